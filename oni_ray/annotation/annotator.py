@@ -1,0 +1,280 @@
+"""The annotator: takes a lease of texts from the store, asks the language model, gives the answers back; for ever.
+
+A plain class that is made a Ray async actor where it is used. No failure of the store or of the model leaves `run()`: work in hand goes
+back to the store, the failure shows in `status()`, and it goes on when the other side does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oni_ray.annotation.answers import decide_label, parse_reasoned
+from oni_ray.annotation.circuit_breaker import BreakerState, CircuitBreaker
+from oni_ray.annotation.llm_client import LanguageModel, LanguageModelRefused, LanguageModelUnavailable
+from oni_ray.annotation.messages import Answer, Lease, Outcome
+from oni_ray.annotation.prompts import Prompt
+
+logger = logging.getLogger(__name__)
+
+_RATE_WINDOW_S = 30.0
+_STORE_DELAY_S = (0.2, 5.0)  # first and longest pause before a store that did not answer is called again
+
+
+@dataclass(frozen=True)
+class AnnotatorStatus:
+    """state: of the circuit breaker. asked, labelled, invalid: texts since the start; asked also counts questions that failed.
+
+    unavailable_since_s: for how long the model has not answered, None if it does. captions_per_s: texts answered a second over
+    the last 30 s. last_error: the newest failure of the model or the store, "" if there was none since the last success.
+    """
+
+    name: str
+    state: BreakerState
+    asked: int
+    labelled: int
+    invalid: int
+    unavailable_since_s: float | None
+    captions_per_s: float
+    last_error: str
+
+    def __post_init__(self) -> None:
+        if min(self.asked, self.labelled, self.invalid) < 0 or self.labelled + self.invalid > self.asked:
+            raise ValueError(f"the counts of an annotator do not add up: {self}")
+
+
+async def call_store(store: Any, method: str, *args: Any) -> Any:
+    """Calls a method of a store that is a Ray actor handle or the plain object."""
+    bound = getattr(store, method)
+    result = bound.remote(*args) if hasattr(bound, "remote") else bound(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+class Annotator:
+    """Asks one prompt about one goal; several annotators may share a store and a model."""
+
+    def __init__(
+        self,
+        store: Any,
+        language_model_factory: Callable[[], LanguageModel | Awaitable[LanguageModel]],
+        prompt: Prompt,
+        goal: str,
+        name: str = "annotator",
+        batch_size: int = 32,
+        timeout_s: float = 60.0,
+        wait_s: float = 5.0,
+        store_timeout_s: float = 20.0,
+        breaker: CircuitBreaker | None = None,
+    ) -> None:
+        """language_model_factory: called in `run()`, and again until it works. timeout_s: for the answers to one batch; the
+        store's leases should last more than twice as long, else work is done twice (never counted twice)."""
+        prompt.goal(goal)  # an unknown goal is an error now, not in the loop
+        self._store = store
+        self._factory = language_model_factory
+        self._prompt = prompt
+        self._goal = goal
+        self._name = name
+        self._batch_size = batch_size
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+        self._store_timeout_s = store_timeout_s
+        self._breaker = breaker or CircuitBreaker()
+        self._model: LanguageModel | None = None
+        self._asked = self._labelled = self._invalid = 0
+        self._last_error = ""
+        self._started = time.monotonic()
+        self._done: deque[tuple[float, int]] = deque()
+
+    async def run(self) -> None:
+        """Works until it is cancelled; then gives its lease back and closes the model."""
+        try:
+            while True:
+                try:
+                    await self._step()
+                except Exception as error:  # a fault of ours: shown and survived, like a fault of the model
+                    self._model_failed(error)
+        finally:
+            if self._model is not None:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._model.close(), self._store_timeout_s)
+
+    async def _step(self) -> None:
+        await asyncio.sleep(max(0.0, self._breaker.retry_at - time.monotonic()))
+        probe = self._breaker.probe()
+        lease = await self._lease(1 if probe else self._batch_size)
+        if lease is None:
+            return
+        answers: list[Answer] = []
+        try:
+            await self._answer(lease.texts, answers)
+            self._breaker.succeeded()
+            self._last_error = ""
+        except LanguageModelRefused as error:
+            self._breaker.refused(time.monotonic(), probe_soon=len(lease.texts) > 1)
+            self._note(f"refused: {error}")
+        except Exception as error:
+            self._model_failed(error)
+        except asyncio.CancelledError:
+            await self._give_back(lease, answers, self._store_timeout_s)
+            raise
+        await self._give_back(lease, answers)
+
+    async def _answer(self, texts: Sequence[str], answers: list[Answer]) -> None:
+        """Appends the answers to `answers` as they are settled, so that a failure half-way keeps what is there."""
+        model = await self._within_timeout(self._get_model())
+        self._asked += len(texts)
+        ask = self._ask_label if self._prompt.mode == "label" else self._ask_reasoned
+        again: list[tuple[str, str]] = []
+        for answer, said in await ask(model, [(text, None) for text in texts]):
+            if answer.outcome is Outcome.INVALID:
+                again.append((answer.text, said))
+            else:
+                answers.append(answer)
+        if again:
+            answers.extend(answer for answer, _ in await ask(model, again))
+
+    async def _ask_label(
+        self, model: LanguageModel, questions: Sequence[tuple[str, str | None]]
+    ) -> list[tuple[Answer, str]]:
+        """questions: text, and what was said the first time (None: this is the first time)."""
+        render = [self._prompt.render if said is None else self._prompt.render_follow_up for _, said in questions]
+        prompts = [ask(text, self._goal) for ask, (text, _) in zip(render, questions, strict=True)]
+        start = time.monotonic()
+        rows = await self._within_timeout(model.label_logprobs(prompts, list(self._prompt.words)))
+        latency_s = time.monotonic() - start
+        _same_length(rows, questions)
+        bias = self._prompt.bias(self._goal, model.name)
+        settled = []
+        for (text, _), row in zip(questions, rows, strict=True):
+            outcome, confidence = decide_label(
+                row,
+                self._prompt.outcomes,
+                bias=bias,
+                threshold=self._prompt.threshold,
+                min_mass=self._prompt.min_mass,
+            )
+            settled.append((Answer(text, outcome, confidence, latency_s), ""))
+        return settled
+
+    async def _ask_reasoned(
+        self, model: LanguageModel, questions: Sequence[tuple[str, str | None]]
+    ) -> list[tuple[Answer, str]]:
+        chats = [
+            self._prompt.render_chat(text, self._goal)
+            if said is None
+            else self._prompt.render_chat_follow_up(text, self._goal, said)
+            for text, said in questions
+        ]
+        start = time.monotonic()
+        said_now = await self._within_timeout(model.generate(chats, self._prompt.max_tokens, self._prompt.temperature))
+        latency_s = time.monotonic() - start
+        _same_length(said_now, questions)
+        tags = self._prompt.tags
+        return [
+            (Answer(text, parse_reasoned(said, tags), None, latency_s), said)
+            for (text, _), said in zip(questions, said_now, strict=True)
+        ]
+
+    async def _get_model(self) -> LanguageModel:
+        if self._model is None:
+            made = self._factory()
+            self._model = await made if inspect.isawaitable(made) else made
+        return self._model
+
+    async def _within_timeout(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(call, self._timeout_s)
+        except TimeoutError:
+            raise LanguageModelUnavailable(f"no answer within {self._timeout_s:g} s") from None
+
+    # -- the store
+
+    async def _lease(self, max_items: int) -> Lease | None:
+        try:
+            call = call_store(self._store, "lease", max_items, self._name, self._wait_s)
+            lease = await asyncio.wait_for(call, self._wait_s + self._store_timeout_s)
+            if self._breaker.failing_since is None:
+                self._last_error = ""
+            return lease
+        except Exception as error:
+            self._note(f"the store did not answer: {type(error).__name__}: {error}")
+            await asyncio.sleep(_STORE_DELAY_S[0])
+            return None
+
+    async def _give_back(self, lease: Lease, answers: Sequence[Answer], patience_s: float | None = None) -> None:
+        """Keeps what was answered, and lets the rest wait again; patience_s: None, or for how long this is tried.
+
+        Cancelled meanwhile, it goes on for a moment: a store that is there takes the work, one that is gone has forgotten
+        the lease anyway.
+        """
+        task = asyncio.create_task(self._give_back_until_taken(lease, tuple(answers)))
+        try:
+            await asyncio.wait([task], timeout=patience_s)
+        except asyncio.CancelledError:
+            await asyncio.wait([task], timeout=self._store_timeout_s)
+            raise
+        finally:
+            task.cancel()
+
+    async def _give_back_until_taken(self, lease: Lease, answers: tuple[Answer, ...]) -> None:
+        """Answers cost time, so they are offered until the store has them on disk; repeating is harmless."""
+        delay, longest = _STORE_DELAY_S
+        while True:
+            try:
+                call = (
+                    call_store(self._store, "complete", lease.lease_id, answers)
+                    if answers
+                    else call_store(self._store, "release", lease.lease_id)
+                )
+                await asyncio.wait_for(call, self._store_timeout_s)
+                break
+            except Exception as error:
+                self._note(f"the store did not answer: {type(error).__name__}: {error}")
+                await asyncio.sleep(delay)
+                delay = min(longest, 2 * delay)
+        invalid = sum(answer.outcome is Outcome.INVALID for answer in answers)
+        self._invalid += invalid
+        self._labelled += len(answers) - invalid
+        self._done.append((time.monotonic(), len(answers)))
+
+    # -- what is shown
+
+    def _model_failed(self, error: Exception) -> None:
+        retry_after_s = error.retry_after_s if isinstance(error, LanguageModelUnavailable) else None
+        known = isinstance(error, LanguageModelUnavailable)
+        self._breaker.failed(time.monotonic(), retry_after_s)
+        self._note(str(error) if known else f"{type(error).__name__}: {error}")
+
+    def _note(self, message: str) -> None:
+        if message != self._last_error:  # an outage is one line in the log, not one for each try
+            logger.warning("%s: %s", self._name, message)
+        self._last_error = message
+
+    def status(self) -> AnnotatorStatus:
+        now = time.monotonic()
+        while self._done and self._done[0][0] < now - _RATE_WINDOW_S:
+            self._done.popleft()
+        window_s = max(1e-3, min(_RATE_WINDOW_S, now - self._started))
+        since = self._breaker.failing_since
+        return AnnotatorStatus(
+            name=self._name,
+            state=self._breaker.state,
+            asked=self._asked,
+            labelled=self._labelled,
+            invalid=self._invalid,
+            unavailable_since_s=None if since is None else now - since,
+            captions_per_s=sum(count for _, count in self._done) / window_s,
+            last_error=self._last_error,
+        )
+
+
+def _same_length(answers: Sequence[Any], questions: Sequence[Any]) -> None:
+    if len(answers) != len(questions):
+        raise LanguageModelUnavailable(f"{len(answers)} answers came for {len(questions)} questions")

@@ -1,0 +1,236 @@
+"""The annotation store: takes captions from the runners, lends texts to annotators, keeps their answers, serves labels.
+
+A plain class that is made a Ray async actor where it is used. What a caller was told is taken is on disk, so whoever keeps a batch
+until `submit` or `complete` returns loses nothing when the store dies; a new store on the same folder goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from oni_ray.annotation.group_commit import GroupCommit
+from oni_ray.annotation.label_log import CaptionRow, LabelLog, LabelRow, label_rows, matching, read_labels, utc
+from oni_ray.annotation.ledger import Ledger
+from oni_ray.annotation.messages import Answer, LabelDelta, Lease, Outcome, PromptId, StoreCounts
+from oni_ray.annotation.question_queue import QuestionQueue
+from oni_ray.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class AnnotationStore:
+    """All captions of a run and their labels for one goal, prompt and model; every method runs in one event loop.
+
+    Rows of the folder's log with another goal, prompt hash or model stay on disk and are not used. `reuse` names another run
+    folder; only its rows with the same goal, prompt hash and model are taken (a label from another question or judge is
+    another label), and they are copied into this run's log, so that the folder stands alone.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        goal: str,
+        prompt: PromptId,
+        model: str,
+        split_sentences: bool = True,
+        queue_limit: int = 100_000,
+        lease_timeout_s: float = 120.0,
+        reuse: str | None = None,
+        flush_interval_s: float = 0.5,
+        clock: Callable[[], float] = time.time,
+        queue: QuestionQueue | None = None,
+    ) -> None:
+        """clock: Unix seconds, for lease deadlines and the times in the log. queue: what is asked first (default: newest).
+
+        Raises UserError if `reuse` is given for a new folder and holds no label that matches.
+        """
+        self._goal = goal
+        self._prompt = prompt
+        self._model = model
+        self._kind = "sentence" if split_sentences else "caption"
+        self._clock = clock
+        self._ledger = Ledger(split_sentences, queue_limit, lease_timeout_s, queue)
+        self._log = LabelLog(folder)
+        self._commit = GroupCommit(self._log.append, flush_interval_s)
+        self._work = _Signal()
+        self._news = _Signal()
+        # Cursors of this life start above all cursors of earlier ones, so that a stale cursor is recognised.
+        self._cursor_base = time.time_ns() // 1000
+        self._restore(reuse)
+
+    def _restore(self, reuse: str | None) -> None:
+        captions, rows = self._log.read()
+        own = matching(rows, self._goal, self._prompt.hash, self._model)
+        if len(own) < len(rows):
+            logger.info("%d labels of another goal, prompt or model are kept and not used", len(rows) - len(own))
+        for row in own:
+            self._ledger.record(row.answer())
+        self._reused = self._reuse(reuse, is_new=not captions and not rows) if reuse else 0
+        for caption in captions:
+            self._ledger.meet(caption.caption)
+
+    def _reuse(self, reuse: str, is_new: bool) -> int:
+        try:
+            found = label_rows(read_labels(reuse))
+            usable = [
+                row
+                for row in matching(found, self._goal, self._prompt.hash, self._model)
+                if row.outcome != Outcome.INVALID
+            ]
+            if not usable:
+                raise UserError(
+                    f"annotation.reuse: none of the {len(found)} labels in {reuse} was given by model {self._model!r} to "
+                    f"prompt {self._prompt.name!r} for goal {self._goal!r}: use the settings of that run, or remove `reuse`"
+                )
+        except UserError:
+            if is_new:
+                raise
+            # A run under way has copied what it needs and must not stop because the other folder has gone.
+            logger.warning("labels of %s cannot be read again; the run goes on with its own", reuse)
+            return 0
+        fresh = [row for row in usable if self._ledger.record(row.answer())]
+        if fresh:
+            self._log.append([], fresh)
+        return len(usable)
+
+    # -- captions in
+
+    async def submit(self, captions: Sequence[str], source: str = "") -> None:
+        """Takes captions in (empty ones are ignored) and returns when the new ones are on disk; repeating it does no harm."""
+        now = utc(self._clock())
+        new = []
+        for caption in dict.fromkeys(captions):
+            if not caption.strip(" "):
+                continue
+            if not _encodable(caption):
+                logger.warning("a caption from %r is not valid Unicode and was ignored: %r", source, caption)
+                continue
+            if self._ledger.meet(caption):
+                new.append(CaptionRow(caption, now))
+        self._commit.add(captions=new)
+        self._announce()
+        await self._commit.durable()
+
+    async def requeue_invalid(self) -> int:
+        """Asks again what was answered unreadably so far; returns how many texts."""
+        count = self._ledger.requeue_invalid()
+        self._announce()
+        return count
+
+    # -- work out and back
+
+    async def lease(self, max_items: int, annotator: str, wait_s: float = 0.0) -> Lease | None:
+        """Lends up to max_items texts; waits up to wait_s seconds for the first, then returns None."""
+        if max_items < 1:
+            raise ValueError(f"max_items must be at least 1, got {max_items}")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_s
+        while True:
+            self._expire()
+            lease = self._ledger.lease(max_items, annotator, self._clock())
+            remaining = end - loop.time()
+            if lease is not None or remaining <= 0:
+                return lease
+            deadline = self._ledger.next_deadline()
+            if deadline is not None:
+                remaining = min(remaining, max(0.01, deadline - self._clock()))
+            await self._work.wait(remaining)
+
+    async def complete(self, lease_id: str, answers: Sequence[Answer]) -> None:
+        """Keeps the answers and returns when they are on disk; leased texts without an answer wait again.
+
+        May be repeated, and may come after the lease has expired or the store has restarted: a label counts once.
+        """
+        recorded = self._ledger.complete(lease_id, answers)
+        now = utc(self._clock())
+        annotator = lease_id.rpartition("/")[0]
+        self._commit.add(labels=[self._row(answer, now, annotator) for answer in recorded])
+        self._announce()
+        await self._commit.durable()
+
+    async def release(self, lease_id: str) -> None:
+        """Gives leased texts back unanswered; an unknown lease is ignored."""
+        self._ledger.release(lease_id)
+        self._announce()
+
+    def _row(self, answer: Answer, now, annotator: str) -> LabelRow:
+        return LabelRow(
+            text=answer.text,
+            kind=self._kind,
+            outcome=answer.outcome.value,
+            confidence=answer.confidence,
+            goal=self._goal,
+            prompt_name=self._prompt.name,
+            prompt_hash=self._prompt.hash,
+            model=self._model,
+            time=now,
+            latency_s=answer.latency_s,
+            annotator=annotator,
+        )
+
+    def _expire(self) -> None:
+        self._ledger.expire(self._clock())
+
+    def _announce(self) -> None:
+        if self._ledger.waiting():
+            self._work.notify()
+        self._news.notify()
+
+    # -- labels out
+
+    async def labels_since(self, cursor: int, wait_s: float = 0.0) -> LabelDelta:
+        """Captions labelled since `cursor` (0: all of them); waits up to wait_s seconds for the first new one.
+
+        A cursor of an earlier life of the store, which may have had another order, gets every label and `from_start`.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_s
+        start = cursor - self._cursor_base
+        known = 0 <= start <= self._ledger.labelled_count
+        start = start if known else 0
+        while self._ledger.labelled_count == start and (remaining := end - loop.time()) > 0:
+            await self._news.wait(remaining)
+        captions, helpful, confidence = self._ledger.labelled_from(start)
+        return LabelDelta(self._cursor_base + start + len(captions), captions, helpful, confidence, not known)
+
+    def counts(self) -> StoreCounts:
+        self._expire()
+        return self._ledger.counts(self._reused, self._commit.error)
+
+    # -- end
+
+    async def flush(self) -> None:
+        """Returns when everything taken so far is on disk; raises what the disk says if it refuses."""
+        await self._commit.durable(at_once=True)
+
+    async def close(self) -> None:
+        """As flush; the store must not be used afterwards."""
+        await self.flush()
+
+
+class _Signal:
+    """Wakes everybody who waits at that moment."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            pass
+
+
+def _encodable(caption: str) -> bool:
+    try:
+        caption.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

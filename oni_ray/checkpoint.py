@@ -1,0 +1,103 @@
+"""Checkpoints of a run: policy and optimiser (RLlib's own format), reward model, counters.
+
+A checkpoint is written beside its place and renamed into it, so one that is there is whole. Labels need no copy: the
+annotation store's logs in the run folder are durable and only ever grow.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from oni_ray.errors import UserError
+
+ALGORITHM = "algorithm"
+REWARD_MODEL = "reward_model.pt"
+COUNTERS = "counters.json"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a resumed run adds to.
+
+    Attributes:
+        env_steps: env steps of all attempts.
+        seconds: training time of all attempts.
+        attempt: how often the run was started.
+    """
+
+    env_steps: int = 0
+    seconds: float = 0.0
+    attempt: int = 0
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run; a checkpoint's name is its number of env steps."""
+
+    def __init__(self, run_folder: Path, keep: int) -> None:
+        self._folder = run_folder / "checkpoints"
+        self._keep = keep
+
+    def paths(self) -> list[Path]:
+        """Whole checkpoints, oldest first."""
+        return sorted(p for p in self._folder.glob("[0-9]*") if (p / COUNTERS).is_file())
+
+    def latest(self) -> Path:
+        """The newest checkpoint. Raises UserError when there is none."""
+        paths = self.paths()
+        if not paths:
+            raise UserError(f"There is no checkpoint in {self._folder}; start the run anew with `oni-ray train CONFIG`.")
+        return paths[-1]
+
+    def save(self, algorithm: Any, reward_model: Any, counters: Counters) -> Path:
+        """Writes a checkpoint and removes the oldest beyond `keep`; `reward_model` is an actor handle or None."""
+        import ray
+
+        target = self._folder / f"{counters.env_steps:012d}"
+        part = self._folder / f".{target.name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        algorithm.save_to_path(str(part / ALGORITHM))
+        if reward_model is not None:
+            try:
+                ray.get(reward_model.save.remote(str(part / REWARD_MODEL)), timeout=60)
+            except ray.exceptions.RayError:  # the reward model is restarting: its last published state is on disk
+                published = self._folder.parent / REWARD_MODEL
+                if published.is_file():
+                    shutil.copyfile(published, part / REWARD_MODEL)
+        (part / COUNTERS).write_text(json.dumps(asdict(counters)))
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+        for old in self.paths()[: -self._keep]:
+            shutil.rmtree(old)
+        return target
+
+
+def read_counters(checkpoint: Path) -> Counters:
+    """The counters of a checkpoint."""
+    return Counters(**json.loads((checkpoint / COUNTERS).read_text()))
+
+
+def restore_algorithm(algorithm: Any, checkpoint: Path) -> None:
+    """Gives a freshly built algorithm the checkpoint's policy, optimiser and counters.
+
+    Raises:
+        UserError: the checkpoint is damaged or belongs to another network.
+    """
+    try:
+        algorithm.restore_from_path(str(checkpoint / ALGORITHM))
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"The checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
+            "use the policy settings that it was made with, or delete it to go on from the one before."
+        ) from error
+
+
+def place_reward_model(checkpoint: Path, run_folder: Path) -> None:
+    """Puts the checkpoint's reward model where the reward actor looks for its state."""
+    saved = checkpoint / REWARD_MODEL
+    if saved.is_file():
+        shutil.copyfile(saved, run_folder / REWARD_MODEL)

@@ -1,0 +1,129 @@
+"""The command line. Heavy imports stay inside the commands, so that `--help` and a mistaken key answer at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oni_ray import __version__
+from oni_ray.errors import UserError
+
+app = typer.Typer(
+    name="oni-ray",
+    help="Train agents with online intrinsic rewards from a language model, as a system of Ray actors.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Train agents with online intrinsic rewards from a language model, as a system of Ray actors."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="Experiment YAML, for example experiments/quickstart.yaml.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="section.key=value, for example algorithm.lr=3e-4.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder, from its newest checkpoint.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
+) -> None:
+    """Train a policy while a language model labels the captions that it meets.
+
+    Every key is described in docs/configuration.md. Ctrl-C saves a checkpoint, writes the report and ends.
+    """
+    from oni_ray.config import dump_config, load_config
+
+    changes = list(overrides or [])
+    if config is not None and "=" in str(config) and not config.exists():  # overrides only
+        changes, config = [str(config), *changes], None
+    if resume is not None:
+        if config is not None:
+            raise UserError("With --resume the configuration comes from the run folder; give only section.key=value beside it.")
+        from oni_ray.run_folder import open_run_folder
+
+        settings, folder = open_run_folder(str(resume), changes)
+    else:
+        settings = load_config(config, changes)
+    if dry_run:
+        print(dump_config(settings), end="")
+        return
+    check_names(settings)
+    if resume is None:
+        from oni_ray.run_folder import new_run_folder
+
+        folder = new_run_folder(settings, config.stem if config else "run")
+
+    from rich.console import Console
+
+    from oni_ray.telemetry.report import print_summary
+    from oni_ray.train import train as run
+
+    console = Console()
+    console.print(f"run folder {folder}", highlight=False, markup=False)
+    summary = run(settings, folder, resume is not None, console)
+    print_summary(summary, folder, console)
+
+
+@app.command()
+def serve(
+    config: Annotated[Path, typer.Argument(help="Serve YAML, for example serve_configs/smollm2_cpu.yaml.")],
+) -> None:
+    """Deploy a language model with Ray Serve and keep it up until Ctrl-C."""
+    from oni_ray.serving.deploy import serve_forever
+
+    serve_forever(config)
+
+
+@app.command("prepare-model")
+def prepare_model(
+    name: Annotated[str, typer.Argument(help="Model to prepare.")] = "smollm2-135m-instruct",
+) -> None:
+    """Fetch and convert the embedded language model into the cache folder; once done, this returns at once."""
+    from oni_ray.serving.model_preparation import prepare_model as prepare
+
+    print(prepare(name))
+
+
+def check_names(settings: object) -> None:
+    """Refuses unknown tasks, prompts and goals before anything heavy starts. Raises UserError."""
+    from oni_ray.annotation.prompts import Prompt
+    from oni_ray.config import Config
+    from oni_ray.envs import check_task
+
+    assert isinstance(settings, Config)
+    check_task(settings.env.task)
+    if settings.reward.type != "none":
+        Prompt.load(settings.annotation.prompt).goal(settings.annotation.goal)
+
+
+def run() -> None:
+    """Entry point: a `UserError` becomes its sentence and exit status 2, Ctrl-C status 130."""
+    try:
+        app()
+    except UserError as error:
+        print(f"oni-ray: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    run()

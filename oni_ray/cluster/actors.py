@@ -1,0 +1,149 @@
+"""The actors beside the learner: annotation store, annotators and reward model, with the language model they ask.
+
+All restart for ever and retry their calls; each continues from what it has on disk, so a death costs time and no data.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+
+from oni_ray.annotation.annotator import Annotator
+from oni_ray.annotation.llm_client import ServeHandleModel
+from oni_ray.annotation.llm_openai import OpenAIModel
+from oni_ray.annotation.prompts import Prompt
+from oni_ray.annotation.store import AnnotationStore
+from oni_ray.cluster.plan import Bundle
+from oni_ray.config import Config, LLMSection
+from oni_ray.errors import UserError
+from oni_ray.rewards.service import RewardService
+from oni_ray.serving.app import PREPARED, resolve_prepared
+from oni_ray.serving.deploy import ServeConfig, deploy
+
+FOREVER: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
+REWARD_STATE = "reward_model.pt"
+
+
+@dataclass(frozen=True)
+class Advisers:
+    """Handles of the actors on the annotation and reward side; None and empty where the reward is `none`."""
+
+    store: Any = None
+    reward_model: Any = None
+    annotators: tuple[Any, ...] = ()
+    llm_app: str | None = None
+    tasks: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def llm_bundles(serve: ServeConfig | None) -> tuple[Bundle, ...]:
+    """CPUs and GPUs that the deployment's engine asks for, one replica."""
+    if serve is None:
+        return ()
+    bundles = []
+    for llm in serve.schema["applications"][0]["args"]["llm_configs"]:
+        for bundle in (llm.get("placement_group_config") or {}).get("bundles", [{"GPU": 1}]):
+            bundles.append(Bundle("language model", float(bundle.get("CPU", 0)), float(bundle.get("GPU", 0))))
+    return tuple(bundles)
+
+
+def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> Advisers:
+    """Starts store, annotators and reward model, and hands the language model to Serve; returns without waiting for it."""
+    if config.reward.type == "none":
+        return Advisers()
+    prompt = Prompt.load(config.annotation.prompt)
+    settings = config.annotation
+    app = None
+    if serve is not None:
+        app = deploy(serve.path, http_port=None if _is_free(serve.host, serve.port) else _free_port(serve.host)).app
+        model = serve.model_id
+    else:
+        assert config.llm.model is not None
+        model = config.llm.model
+    store = (
+        ray.remote(AnnotationStore)
+        .options(**FOREVER, max_concurrency=1000)
+        .remote(
+            str(folder),
+            settings.goal,
+            prompt.id,
+            model,
+            split_sentences=settings.split_sentences,
+            queue_limit=settings.queue_limit,
+            lease_timeout_s=settings.lease_timeout_s,
+            reuse=settings.reuse,
+        )
+    )
+    ray.get(store.counts.remote())  # a folder that cannot be read shows here, as one error
+    reward_model = (
+        ray.remote(RewardService)
+        .options(**FOREVER, num_gpus=config.resources.reward_gpus, max_concurrency=100)
+        .remote(config.reward, config.run.seed, store, str(folder / REWARD_STATE), config.resources.torch_threads)
+    )
+    factory = functools.partial(connect_llm, config.llm, serve)
+    annotators = tuple(
+        ray.remote(Annotator)
+        .options(**FOREVER, max_concurrency=100)
+        .remote(
+            store,
+            factory,
+            prompt,
+            settings.goal,
+            name=f"annotator {i + 1}",
+            batch_size=settings.batch_size,
+            timeout_s=config.llm.timeout_s,
+        )
+        for i in range(settings.annotators)
+    )
+    tasks = (reward_model.run.remote(), *(annotator.run.remote() for annotator in annotators))
+    return Advisers(store, reward_model, annotators, app, tasks)
+
+
+def check_llm(config: Config, serve: ServeConfig | None) -> None:
+    """Finds a language model that cannot work before training starts. Raises UserError.
+
+    A URL must answer now; once training runs it may go and come back. A prepared model must be in the cache folder.
+    """
+    if serve is not None:
+        for llm in serve.schema["applications"][0]["args"]["llm_configs"]:
+            source = str(llm["model_loading_config"].get("model_source", ""))
+            if source.startswith(PREPARED):
+                resolve_prepared(source)
+        return
+    model = connect_llm(config.llm, None)
+    assert isinstance(model, OpenAIModel) and config.llm.base_url is not None
+    try:
+        httpx.get(config.llm.base_url, timeout=10.0)
+    except httpx.HTTPError as error:
+        raise UserError(
+            f"No language model answers at llm.base_url={config.llm.base_url} ({error}); start it, or correct the URL."
+        ) from None
+
+
+def connect_llm(settings: LLMSection, serve: ServeConfig | None) -> ServeHandleModel | OpenAIModel:
+    """The client of the configured language model; made inside the actor that uses it."""
+    if serve is not None:
+        return ServeHandleModel(serve.app, serve.deployment, serve.model_id, settings.timeout_s)
+    assert settings.base_url is not None and settings.model is not None
+    return OpenAIModel(settings.base_url, settings.model, settings.api_key_env, settings.timeout_s)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,62 @@
+"""Joins a Ray cluster, or starts one on this machine and stops it again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import TracebackType
+
+from oni_ray.config import ResourcesSection
+from oni_ray.errors import UserError
+
+
+class RaySession:
+    """A context in which Ray is up. A cluster that was joined is left running; one that was started is stopped."""
+
+    def __init__(self, resources: ResourcesSection) -> None:
+        self._resources = resources
+        self._connected = False
+
+    def __enter__(self) -> RaySession:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers run at nice 15 otherwise
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+        import ray
+
+        if ray.is_initialized():
+            return self
+        settings = self._resources
+        quiet = {"configure_logging": True, "logging_level": logging.ERROR, "log_to_driver": False}
+        try:
+            if settings.address is not None:
+                ray.init(address=settings.address, namespace="oni_ray", **quiet)
+            else:
+                ray.init(
+                    num_cpus=settings.num_cpus,
+                    include_dashboard=settings.dashboard,
+                    object_store_memory=settings.object_store_mb * 2**20,
+                    namespace="oni_ray",
+                    **quiet,
+                )
+        except ConnectionError as error:
+            raise UserError(
+                f"No Ray cluster answers at resources.address={settings.address} ({str(error).splitlines()[0]}); "
+                "start one with `ray start --head`, or leave resources.address unset."
+            ) from None
+        self._connected = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connected:
+            import ray
+
+            ray.shutdown()
+
+    def resources(self) -> dict[str, float]:
+        """Resources of the cluster in all, as Ray counts them."""
+        import ray
+
+        return dict(ray.cluster_resources())

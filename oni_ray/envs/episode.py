@@ -1,0 +1,49 @@
+"""What one finished episode is judged by, whatever the reward that trained the agent.
+
+Environments put an `EpisodeStatistics` into `info["episode"]` of an episode's last step; runners pass it on as a
+metric. A domain without dungeon levels, experience or gold reports 0 there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+EpisodeEnd = Literal["death", "step_limit", "aborted", "success"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStatistics:
+    """One episode in numbers; raises ValueError for numbers that no episode can have.
+
+    Attributes:
+        extrinsic_return: sum of the task's own reward, not scaled.
+        length: env steps.
+        end: why it ended; "aborted" is a game that was left or broke off without a death.
+        depth: deepest dungeon level reached.
+        experience_level: the hero's experience level at the end.
+        gold: gold pieces carried at the end.
+        scout: distinct map tiles seen, over all levels.
+        score: in-game score at the end (as on the status line, before NetHack's own closing of the accounts).
+    """
+
+    extrinsic_return: float
+    length: int
+    end: EpisodeEnd
+    depth: int
+    experience_level: int
+    gold: int
+    scout: int
+    score: int
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.extrinsic_return):
+            raise ValueError(f"extrinsic_return must be finite, not {self.extrinsic_return}")
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1 step, not {self.length}")
+        if self.end not in get_args(EpisodeEnd):
+            raise ValueError(f"end must be one of {get_args(EpisodeEnd)}, not {self.end!r}")
+        for name in ("depth", "experience_level", "gold", "scout", "score"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")

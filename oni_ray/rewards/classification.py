@@ -1,0 +1,181 @@
+"""Classification: r_int(c) = 1 if p_phi(helpful | c) > eta, else 0, phi a character-level CNN (ONI, section 3.2).
+
+Helpful captions are the minority, so each label's cross-entropy is weighted by the inverse frequency of its class
+(capped at 10 times): p is then calibrated to balanced classes and eta = 0.5 means "more likely than a fair coin".
+A caption belongs to the held-out part by its own hash, for ever, so no label is ever both trained on and measured on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from oni_ray.config import RewardSection
+from oni_ray.rewards.base import RewardModel, RewardSnapshot
+from oni_ray.rewards.caption_net import MAX_BYTES, CaptionNet, encode_captions
+
+MAX_CLASS_WEIGHT = 10.0
+
+
+@dataclass(frozen=True)
+class ClassificationSnapshot(RewardSnapshot):
+    """Weights of phi and the threshold."""
+
+    version: int
+    weights: dict[str, np.ndarray]
+    threshold: float
+
+    def rewards(self, captions: Sequence[str]) -> np.ndarray:
+        """1 where p(helpful) exceeds the threshold, else 0."""
+        return (self.scores(captions) > self.threshold).astype(np.float32)
+
+    def scores(self, captions: Sequence[str]) -> np.ndarray:
+        """p(helpful), [N] float32."""
+        net = self.__dict__.get("_net")
+        if net is None:
+            net = CaptionNet(outputs=2)
+            net.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in self.weights.items()})
+            object.__setattr__(self, "_net", net.eval())
+            net = self.__dict__["_net"]
+        return _probabilities(net, encode_captions(captions))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_net"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class ClassificationReward(RewardModel):
+    """Trains phi on the labels with Adam and class-balanced cross-entropy."""
+
+    def __init__(self, settings: RewardSection, seed: int) -> None:
+        self._settings = settings
+        self._rng = np.random.default_rng(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._net = CaptionNet(outputs=2)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._net.to(self._device)
+        self._optimizer = torch.optim.Adam(self._net.parameters(), lr=settings.lr)
+        self._train = _Labels()
+        self._held_out = _Labels()
+        self._steps = 0
+        self._loss = float("nan")
+
+    def add_labels(self, captions: Sequence[str], helpful: np.ndarray) -> None:
+        """Adds each label to the training part or to the held-out part."""
+        for caption, label in zip(captions, helpful.tolist(), strict=True):
+            part = self._held_out if is_held_out(caption, self._settings.held_out_fraction) else self._train
+            part.put(caption, int(label))
+
+    def train(self, steps: int) -> None:
+        """`steps` minibatches, drawn uniformly with replacement from the training part."""
+        if not len(self._train):
+            return
+        encoded, labels = self._train.tensors(self._device)
+        weights = class_weights(labels)
+        for _ in range(steps):
+            rows = torch.from_numpy(self._rng.integers(len(labels), size=min(self._settings.batch_size, len(labels))))
+            rows = rows.to(self._device)
+            batch = _trim(encoded[rows])
+            loss = functional.cross_entropy(self._net(batch), labels[rows], weight=weights)
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            self._loss = loss.item()
+            self._steps += 1
+
+    def snapshot(self, version: int) -> ClassificationSnapshot:
+        """A copy of the weights."""
+        weights = {k: v.detach().cpu().numpy().copy() for k, v in self._net.state_dict().items()}
+        return ClassificationSnapshot(version, weights, self._settings.threshold)
+
+    def metrics(self) -> dict[str, float]:
+        """Held-out accuracy, also averaged over the classes, the last training loss and the gradient steps."""
+        figures = {"loss": self._loss, "gradient_steps": float(self._steps), "held_out_labels": float(len(self._held_out))}
+        if len(self._held_out):
+            encoded, labels = self._held_out.tensors(self._device)
+            truth = labels.cpu().numpy()
+            right = (_probabilities(self._net, encoded) > self._settings.threshold) == truth
+            figures["held_out_accuracy"] = float(right.mean())
+            figures["held_out_balanced_accuracy"] = float(np.mean([right[truth == c].mean() for c in np.unique(truth)]))
+        return figures
+
+    @property
+    def labels(self) -> int:
+        """Labels in both parts."""
+        return len(self._train) + len(self._held_out)
+
+    def get_state(self) -> dict[str, Any]:
+        """Network, optimiser, sampling generator and step count."""
+        return {
+            "net": self._net.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "rng": self._rng.bit_generator.state,
+            "steps": self._steps,
+            "loss": self._loss,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Inverse of `get_state`; the labels come again from the store."""
+        self._net.load_state_dict(state["net"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._rng.bit_generator.state = state["rng"]
+        self._steps, self._loss = state["steps"], state["loss"]
+
+
+def is_held_out(caption: str, fraction: float) -> bool:
+    """Whether the caption's hash falls into the held-out share; the same in every process and run."""
+    return zlib.crc32(b"held out" + caption.encode("latin-1", errors="replace")) < fraction * 2**32
+
+
+def class_weights(labels: torch.Tensor) -> torch.Tensor:
+    """N / (2 N_c) for the classes 0 and 1, at most 10; 1 for both while one has no labels. [2] float32."""
+    counts = torch.bincount(labels, minlength=2).float()
+    if not counts.all():
+        return torch.ones_like(counts)
+    return (len(labels) / (2 * counts)).clamp(max=MAX_CLASS_WEIGHT)
+
+
+class _Labels:
+    """Captions with labels, encoded once, in arrays that grow by doubling."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._encoded = torch.zeros(256, MAX_BYTES, dtype=torch.uint8)
+        self._labels = torch.zeros(256, dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, caption: str, label: int) -> None:
+        """Adds a label, or replaces the caption's."""
+        row = self._rows.setdefault(caption, len(self._rows))
+        if row >= len(self._labels):
+            self._encoded = torch.cat((self._encoded, torch.zeros_like(self._encoded)))
+            self._labels = torch.cat((self._labels, torch.zeros_like(self._labels)))
+        self._encoded[row] = encode_captions([caption], MAX_BYTES)[0]
+        self._labels[row] = label
+
+    def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encoded captions [N, 256] uint8 and labels [N] int64."""
+        return self._encoded[: len(self)].to(device), self._labels[: len(self)].to(device)
+
+
+def _trim(encoded: torch.Tensor) -> torch.Tensor:
+    """Without the columns at the end that are padding in every row."""
+    used = (encoded != 0).any(dim=0).nonzero()
+    return encoded[:, : int(used.max()) + 1] if len(used) else encoded[:, :1]
+
+
+@torch.no_grad()
+def _probabilities(net: CaptionNet, encoded: torch.Tensor) -> np.ndarray:
+    parts = [torch.softmax(net(_trim(chunk)), dim=-1)[:, 1] for chunk in encoded.split(1024)]
+    return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)

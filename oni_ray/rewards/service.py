@@ -1,0 +1,192 @@
+"""The reward-model actor: takes labels from the store, trains, publishes versioned snapshots.
+
+It runs beside training and is never waited for: the learner polls `snapshot_if_newer`. Training happens in a thread,
+so that polls and status calls are answered meanwhile. Used as a Ray async actor; plain and in-process in tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oni_ray.actor_call import call
+from oni_ray.annotation.messages import LabelDelta
+from oni_ray.config import RewardSection
+from oni_ray.rewards import make_reward_model
+from oni_ray.rewards.base import RewardSnapshot
+
+logger = logging.getLogger(__name__)
+LABEL_WAIT_S = 1.0
+RETRY_S = 2.0
+
+
+@dataclass(frozen=True)
+class RewardStatus:
+    """What the reward model shows of itself.
+
+    Attributes:
+        version: version of the newest snapshot, 0 before the first.
+        labels: labels taken.
+        stale_s: seconds since the last snapshot (since the start before the first).
+        metrics: figures of the model, such as held-out accuracy.
+        last_error: the last failure, empty when there is none.
+    """
+
+    version: int
+    labels: int
+    stale_s: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    last_error: str = ""
+
+
+class RewardService:
+    """Owns a `RewardModel` and keeps it up to date with an annotation store."""
+
+    def __init__(self, settings: RewardSection, seed: int, store: Any, state_path: str, threads: int = 1) -> None:
+        """Continues from the state in `state_path` where there is one; it is written there at every publication."""
+        torch.set_num_threads(threads)
+        self._settings = settings
+        self._store = store
+        self._state_path = state_path
+        self._model = make_reward_model(settings, seed)
+        self._cursor = 0
+        self._version = 0
+        self._snapshot: RewardSnapshot | None = None
+        self._published = time.monotonic()
+        self._policy_updates = 0
+        self._trained_updates = 0
+        self._metrics: dict[str, float] = {}
+        self._last_error = ""
+        self._changed = False
+        self._catching_up = False
+        self._busy = asyncio.Lock()
+        if Path(state_path).exists():
+            self._restore(torch.load(state_path, weights_only=False))
+
+    async def run(self) -> None:
+        """Learns for ever; a failure is kept for `status`, and tried again after a pause."""
+        while True:
+            try:
+                await self.step()
+                self._last_error = ""
+            except Exception as error:
+                logger.exception("the reward model could not learn; trying again")
+                self._last_error = f"{type(error).__name__}: {error}"
+                await asyncio.sleep(RETRY_S)
+
+    async def step(self) -> None:
+        """Waits a moment for new labels, trains by the schedule, publishes when something changed."""
+        delta = await call(self._store, "labels_since", self._cursor, wait_s=LABEL_WAIT_S)
+        async with self._busy:
+            changed = await asyncio.to_thread(self._learn, delta)
+        if changed and time.monotonic() - self._published >= self._settings.publish_interval_s:
+            await self.publish()
+
+    def _learn(self, delta: LabelDelta) -> bool:
+        """Takes `delta`, trains by the schedule; whether the reward function differs from the published one."""
+        known = self._model.labels
+        if len(delta):
+            self._model.add_labels(delta.captions, delta.helpful)
+        self._cursor = delta.cursor
+        updates, self._trained_updates = self._policy_updates - self._trained_updates, self._policy_updates
+        fresh = self._model.labels > known
+        if self._catching_up:  # the labels that the restored state was trained on come again
+            self._catching_up = not fresh
+            return False
+        if self._model.labels >= self._settings.warmup_labels:
+            steps = updates if self._model.labels else 0
+        else:
+            steps = self._settings.steps_per_label_batch if fresh else 0
+        self._model.train(steps)
+        self._changed |= fresh or steps > 0
+        return self._changed
+
+    async def publish(self) -> None:
+        """Makes the present reward function the newest snapshot."""
+        async with self._busy:
+            self._version += 1
+            self._snapshot = await asyncio.to_thread(self._model.snapshot, self._version)
+            self._metrics = await asyncio.to_thread(self._model.metrics)
+            self._changed = False
+            self._published = time.monotonic()
+        await self.save(self._state_path)
+
+    async def snapshot_if_newer(self, version: int) -> RewardSnapshot | None:
+        """The newest snapshot if its version is above `version`, else None."""
+        if self._snapshot is not None and self._snapshot.version > version:
+            return self._snapshot
+        return None
+
+    async def note_policy_updates(self, total: int) -> None:
+        """Tells how many policy updates there were in all; after the warm-up each earns a gradient step."""
+        if not self._policy_updates:
+            self._trained_updates = total
+        self._policy_updates = max(self._policy_updates, total)
+
+    async def status(self) -> RewardStatus:
+        """The present state."""
+        stale = time.monotonic() - self._published
+        return RewardStatus(self._version, self._model.labels, stale, dict(self._metrics), self._last_error)
+
+    async def save(self, path: str) -> None:
+        """Writes everything that determines the reward function to a file, replacing it atomically."""
+        async with self._busy:
+            state = {
+                "type": self._settings.type,
+                "model": self._model.get_state(),
+                "version": self._version,
+                "snapshot": self._snapshot,
+                "metrics": self._metrics,
+            }
+            await asyncio.to_thread(_write_atomically, state, Path(path))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._model.set_state(state["model"])
+        self._version = state["version"]
+        self._snapshot = state["snapshot"]
+        self._metrics = state["metrics"]
+        self._catching_up = True
+
+
+def _write_atomically(state: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+class SnapshotPoller:
+    """A `SnapshotSource` over the reward actor: one request is under way at any time, and none is waited for."""
+
+    def __init__(self, actor: Any, interval_s: float = 0.5) -> None:
+        self._actor = actor
+        self._interval_s = interval_s
+        self._request: Any = None
+        self._asked = 0.0
+
+    def poll(self, version: int) -> RewardSnapshot | None:
+        """See `SnapshotSource.poll`. A dead or restarting actor gives None."""
+        import ray
+
+        snapshot = None
+        if self._request is not None:
+            ready, _ = ray.wait([self._request], timeout=0)
+            if not ready and time.monotonic() - self._asked < 30.0:
+                return None
+            self._request = None
+            if ready:
+                try:
+                    snapshot = ray.get(ready[0])
+                except ray.exceptions.RayError:
+                    logger.warning("the reward model did not answer; training goes on with version %d", version)
+        if time.monotonic() - self._asked >= self._interval_s:
+            self._asked = time.monotonic()
+            self._request = self._actor.snapshot_if_newer.remote(snapshot.version if snapshot else version)
+        return snapshot if snapshot is not None and snapshot.version > version else None

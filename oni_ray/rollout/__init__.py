@@ -1,0 +1,1 @@
+"""Experience collection: the fragment and the env runner that fills it."""

@@ -1,0 +1,199 @@
+"""What a run leaves behind: summary.json, captions.csv, plots, and a summary on the terminal."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oni_ray.config import Config
+from oni_ray.telemetry.metrics import METRICS
+
+if TYPE_CHECKING:
+    from oni_ray.cluster.actors import Advisers
+    from oni_ray.telemetry.progress import Progress
+
+SUMMARY = "summary.json"
+CAPTIONS = "captions.csv"
+CURVE = "learning_curve.png"
+LABELS = "labels.png"
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class CaptionRow:
+    """A caption met in training: how often, its reward r_int now, and the score that the reward is made of."""
+
+    caption: str
+    count: int
+    reward: float
+    score: float
+
+
+def caption_rows(algorithm: Any, advisers: Advisers, limit: int = 5000) -> list[CaptionRow]:
+    """The most frequent captions with their rewards, the highest reward first, equal ones by count."""
+    if advisers.store is None:
+        return []
+    (table,) = [t for t in algorithm.learner_group.foreach_learner(lambda learner: learner.caption_table(limit))][:1]
+    table = table.get() if hasattr(table, "get") else table
+    rows = [CaptionRow(*row) for row in table]
+    return sorted(rows, key=lambda r: (-r.reward, -_or(r.score, -1.0), -r.count))
+
+
+def write_report(config: Config, folder: Path, progress: Progress, captions: list[CaptionRow]) -> dict[str, Any]:
+    """Writes the files of the report into the run folder; returns the summary."""
+    row = progress.row
+    summary: dict[str, Any] = {name: _number(row.get(name, 0.0)) for name in METRICS}
+    summary.update(
+        env_steps_per_s=round(progress.average_rate(), 1),
+        captions_per_s=round(row.get("texts_asked", 0.0) / max(progress.seconds_here, 1e-9), 3),
+        labels={
+            "helpful": int(row.get("labels_helpful", 0)),
+            "not_helpful": int(row.get("labels_not_helpful", 0)),
+            "invalid": int(row.get("captions_invalid", 0)),
+        },
+        algorithm=config.algorithm.name,
+        reward=config.reward.type,
+        llm=_llm_name(config),
+        peak_memory_mb=progress.peak_memory_mb,
+    )
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    with (folder / CAPTIONS).open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=["caption", "count", "reward", "score"])
+        writer.writeheader()
+        writer.writerows(asdict(caption) for caption in captions)
+    plot_learning_curve(folder)
+    if config.reward.type != "none":
+        plot_labels(folder, summary["labels"], captions)
+    return summary
+
+
+def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> None:
+    """The summary on the terminal: figures, and the captions with the highest and the lowest reward."""
+    table = Table(title="Summary", show_header=False)
+    figures = [
+        ("env steps", f"{summary['env_steps']:,} in {summary['seconds']:.0f} s, {summary['env_steps_per_s']:,.0f}/s"),
+        ("episodes", f"{summary['episodes']:,}, mean return {summary['return_mean']:.2f}, depth {summary['depth_mean']:.2f}"),
+    ]
+    if summary["reward"] != "none":
+        labels = summary["labels"]
+        figures += [
+            (
+                "captions",
+                f"{summary['captions_met']:,} met = {summary['captions_labelled']:,} labelled + "
+                f"{summary['captions_queued']:,} queued + {summary['captions_invalid']:,} invalid + "
+                f"{summary['captions_dropped']:,} dropped",
+            ),
+            (
+                "labels",
+                f"{labels['helpful']:,} helpful, {labels['not_helpful']:,} not helpful, {labels['invalid']:,} invalid; "
+                f"{summary['captions_per_s']:.1f} questions/s to {summary['llm']}",
+            ),
+            (
+                "reward",
+                f"{summary['reward']}, version {summary['reward_version']}, held-out accuracy "
+                f"{summary['held_out_accuracy']:.2f}, mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
+            ),
+        ]
+    figures.append(("peak memory", f"{sum(summary['peak_memory_mb'].values()):,} MB over all processes (shared pages counted in each)"))
+    figures.append(("results", str(folder)))
+    for name, value in figures:
+        table.add_row(name, Text(value))
+    console.print(table)
+    if summary["reward"] != "none":
+        captions = read_captions(folder)
+        console.print(_caption_table("Highest reward", captions[:SHOWN]))
+        console.print(_caption_table("Lowest reward", sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]))
+
+
+def read_captions(folder: Path) -> list[CaptionRow]:
+    """The rows of a run's captions.csv."""
+    with (folder / CAPTIONS).open(newline="") as file:
+        return [
+            CaptionRow(row["caption"], int(row["count"]), float(row["reward"]), float(row["score"]))
+            for row in csv.DictReader(file)
+        ]
+
+
+def plot_learning_curve(folder: Path) -> None:
+    """learning_curve.png from progress.csv: return, rewards and captions against env steps."""
+    from matplotlib.figure import Figure
+
+    rows = _read_progress(folder)
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    axes = figure.subplots(2, 2).ravel()
+    panels = (
+        ("Return of an episode", ("return_mean",)),
+        ("Mean reward of a batch", ("intrinsic_reward_mean", "extrinsic_reward_mean", "reward_mean")),
+        ("Captions", ("captions_met", "captions_labelled", "captions_queued")),
+        ("Env steps a second", ("env_steps_per_s",)),
+    )
+    for axis, (title, names) in zip(axes, panels, strict=True):
+        for name in names:
+            points = [(r["env_steps"], r[name]) for r in rows if not math.isnan(r[name]) and not math.isnan(r["env_steps"])]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=name)
+        axis.set_title(title)
+        axis.set_xlabel("env steps")
+        axis.grid(alpha=0.3)
+        if len(names) > 1:
+            axis.legend()
+    figure.savefig(folder / CURVE, dpi=110)
+
+
+def plot_labels(folder: Path, labels: dict[str, int], captions: list[CaptionRow]) -> None:
+    """labels.png: labels by outcome, and the captions with the highest and the lowest reward with their counts."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+    colours = ("tab:green", "tab:gray", "tab:red")
+    bars = left.bar(list(labels), list(labels.values()), color=colours)
+    left.bar_label(bars)
+    left.set_title("Labels by outcome")
+    high = captions[:SHOWN]
+    low = sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]
+    shown = [*high, *(c for c in reversed(low) if c not in high)][::-1]
+    names = [_plain(f"{c.caption[:56]}  x{c.count}") for c in shown]
+    right.barh(range(len(shown)), [_or(c.score, 0.0) for c in shown], color=[colours[0] if c.reward > 0 else colours[1] for c in shown])
+    right.set_yticks(range(len(shown)), names, fontsize=8)
+    right.set_title("Captions by reward: score, green where rewarded")
+    figure.savefig(folder / LABELS, dpi=110)
+
+
+def _read_progress(folder: Path) -> list[dict[str, float]]:
+    with (folder / "progress.csv").open(newline="") as file:
+        return [{k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def _caption_table(title: str, captions: list[CaptionRow]) -> Table:
+    table = Table("reward", "score", "met", "caption", title=title)
+    for row in captions:
+        table.add_row(f"{row.reward:.2f}", f"{row.score:.2f}", f"{row.count:,}", Text(row.caption))
+    return table
+
+
+def _llm_name(config: Config) -> str | None:
+    if config.reward.type == "none":
+        return None
+    return config.llm.model if config.llm.backend == "openai" else Path(config.llm.serve_config).stem
+
+
+def _number(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else float(f"{value:.6g}")
+
+
+def _or(value: float, instead: float) -> float:
+    return instead if math.isnan(value) else value
+
+
+def _plain(text: str) -> str:
+    """Without the dollar signs that matplotlib would read as mathematics."""
+    return text.replace("$", r"\$")

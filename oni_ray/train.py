@@ -1,0 +1,137 @@
+"""The whole of training, in order: Ray, language model, annotation, reward model, runners and learner, the loop.
+
+Follow one observation: a runner plays it into a fragment (rollout/), its caption goes to the annotation store and its
+label to the reward model (annotation/, rewards/), while the fragment goes to the learner, which adds the newest reward
+and takes a step (learning/). Nothing in the loop waits for the annotation side.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from oni_ray.checkpoint import Checkpoints, Counters, place_reward_model, read_counters, restore_algorithm
+from oni_ray.cluster.actors import Advisers, check_llm, llm_bundles, start_advisers
+from oni_ray.cluster.plan import check_plan, resource_plan
+from oni_ray.cluster.session import RaySession
+from oni_ray.config import Config
+from oni_ray.learning.algorithms import algorithm_config
+from oni_ray.rewards.service import SnapshotPoller
+from oni_ray.serving.deploy import load_serve_config
+from oni_ray.telemetry.progress import Progress
+from oni_ray.telemetry.report import caption_rows, write_report
+
+logger = logging.getLogger(__name__)
+
+
+def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[str, Any]:
+    """Trains until a limit of `stop` or Ctrl-C, leaving everything in `folder`; returns the summary.
+
+    Raises:
+        UserError: something that a person has to change, found before training starts.
+    """
+    checkpoints = Checkpoints(folder, config.checkpoint.keep)
+    start = checkpoints.latest() if resume else None
+    before = read_counters(start) if start else Counters()
+    if start:
+        place_reward_model(start, folder)
+    uses_llm = config.reward.type != "none"
+    serve = load_serve_config(Path(config.llm.serve_config)) if uses_llm and config.llm.backend == "serve" else None
+    if uses_llm:
+        check_llm(config, serve)
+
+    with RaySession(config.resources) as session:
+        check_plan(resource_plan(config, llm_bundles(serve)), session.resources())
+        advisers = start_advisers(config, folder, serve)
+        reward_source = SnapshotPoller(advisers.reward_model) if advisers.reward_model else None
+        algorithm = algorithm_config(config, advisers.store, reward_source, before.attempt).build_algo()
+        if start:
+            restore_algorithm(algorithm, start)
+            console.print(f"going on from {start}", highlight=False)
+        progress = Progress(config, folder, advisers, before, console)
+        try:
+            with stop_request() as stop:
+                run_loop(config, algorithm, advisers, progress, checkpoints, before, stop)
+            return finish(config, folder, algorithm, advisers, progress, checkpoints, before)
+        finally:
+            progress.close()
+            algorithm.stop()
+
+
+def run_loop(
+    config: Config,
+    algorithm: Any,
+    advisers: Advisers,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    before: Counters,
+    stop: threading.Event,
+) -> None:
+    """Trains until a limit is reached or `stop` is set."""
+    saved_at, warned_at = 0.0, 0.0
+    while not stop.is_set() and progress.env_steps < config.stop.env_steps:
+        if config.stop.seconds is not None and progress.seconds_here >= config.stop.seconds:
+            break
+        # Runners play with the newest weights; the learner adds the newest reward and takes a step.
+        progress.update(algorithm.train())
+        if advisers.reward_model is not None:
+            advisers.reward_model.note_policy_updates.remote(progress.policy_updates)
+        if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
+            saved_at = progress.seconds_here
+            path = checkpoints.save(algorithm, advisers.reward_model, _counters(progress, before))
+            progress.say(f"checkpoint {path}")
+        dropped = progress.row.get("env_steps_dropped", 0.0)
+        if dropped > 1.1 * warned_at:
+            warned_at = dropped
+            progress.say(f"the learner is too slow: {dropped:,.0f} env steps came late and were dropped; use fewer runners")
+
+
+def finish(
+    config: Config,
+    folder: Path,
+    algorithm: Any,
+    advisers: Advisers,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    before: Counters,
+) -> dict[str, Any]:
+    """Brings every caption to the store, makes the last checkpoint and the report."""
+    progress.say("ending: last captions, checkpoint and report")
+    if advisers.store is not None:
+        algorithm.env_runner_group.foreach_env_runner("flush_captions", local_env_runner=config.debug.synchronous)
+    path = checkpoints.save(algorithm, advisers.reward_model, _counters(progress, before))
+    progress.say(f"checkpoint {path}")
+    progress.finish()
+    return write_report(config, folder, progress, caption_rows(algorithm, advisers))
+
+
+def _counters(progress: Progress, before: Counters) -> Counters:
+    return Counters(progress.env_steps, progress.seconds, before.attempt + 1)
+
+
+@contextmanager
+def stop_request() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second one interrupts at once."""
+    requested = threading.Event()
+
+    def ask(signum: int, frame: Any) -> None:
+        if requested.is_set():
+            raise KeyboardInterrupt
+        requested.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,149 @@
+"""The reward formula on a fragment worked out by hand, its bookkeeping, and snapshots that come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from oni_ray.envs.episode import EpisodeStatistics
+from oni_ray.learning.connector import merge_captions
+from oni_ray.learning.intrinsic import CaptionTally, IntrinsicReturns, IntrinsicReward
+from oni_ray.rewards.retrieval import RetrievalSnapshot
+from oni_ray.rollout.episodic import CaptionRecorder, SentMemory
+from oni_ray.rollout.fragment import EpisodeEnd, Fragment
+
+STATISTICS = EpisodeStatistics(
+    extrinsic_return=0.0, length=4, end="death", depth=1, experience_level=1, gold=0, scout=1, score=0
+)
+
+
+def fragment_of(captions: list[str], ends: dict[int, EpisodeStatistics], runner: int = 1) -> Fragment:
+    """One column whose steps led to `captions`; `ends` maps steps to episodes that ended there."""
+    recorder = CaptionRecorder(1)
+    recorder.start_fragment()
+    index, count = [], []
+    for t, caption in enumerate(captions):
+        i, n = recorder.record(0, caption)
+        index.append(i)
+        count.append(n)
+        if t in ends:
+            recorder.end_episode(0)
+    steps = len(captions)
+    zeros = np.zeros((steps, 1), dtype=np.float32)
+    terminated = np.array([[t in ends] for t in range(steps)])
+    return Fragment(
+        observations={"status": np.zeros((steps + 1, 1, 1), dtype=np.float32)},
+        state_in={"h": np.zeros((1, 1), dtype=np.float32)},
+        resets=np.vstack(([[True]], terminated)),
+        actions=np.zeros((steps, 1), dtype=np.int64),
+        behaviour_logp=zeros,
+        rewards=np.arange(steps, dtype=np.float32)[:, None],
+        terminated=terminated,
+        truncated=np.zeros((steps, 1), dtype=bool),
+        truncation_values=zeros,
+        captions=recorder.captions,
+        caption_index=np.array(index, dtype=np.int32)[:, None],
+        caption_count=np.array(count, dtype=np.int32)[:, None],
+        runner=runner,
+        episodes=tuple(EpisodeEnd(t, 0, s) for t, s in ends.items()),
+    )
+
+
+def apply(fragment: Fragment, table: dict[str, float], a_ext: float = 0.1, a_int: float = 0.4) -> np.ndarray:
+    reward = IntrinsicReward(a_ext, a_int, 3.0)
+    reward.use(RetrievalSnapshot(1, table))
+    captions, index = merge_captions([fragment])
+    return reward.apply(captions, index, fragment.caption_count, fragment.rewards).total[:, 0]
+
+
+def test_formula_with_repeats_and_an_episode_end() -> None:
+    """Repeats earn 1, 1/8, 1/27; the death message is rewarded; in the new game the count starts again at 1."""
+    fragment = fragment_of(
+        ["You kill the newt!", "It's a wall.", "You kill the newt!", "You kill the newt!", "You die...",
+         "You kill the newt!", ""],
+        ends={4: STATISTICS},
+    )
+    rewards = apply(fragment, {"You kill the newt!": 1.0, "You die...": 1.0, "It's a wall.": 0.0})
+    intrinsic = [1.0, 0.0, 1 / 8, 1 / 27, 1.0, 1.0, 0.0]
+    expected = [0.1 * t + 0.4 * r for t, r in enumerate(intrinsic)]
+    np.testing.assert_allclose(rewards, expected, rtol=1e-6)
+
+
+def test_a_greeting_of_the_new_game_is_never_in_the_fragment() -> None:
+    """Real games: no step's caption is the greeting that a reset prints."""
+    from tests.test_collector import make_collector
+
+    collector = make_collector(length=30, limit=10)
+    for _ in range(3):
+        fragment = collector.collect(0, 1)
+        assert fragment.resets[1:].any()
+        assert not [c for c in fragment.captions if "welcome to NetHack" in c]
+
+
+def test_nothing_is_rewarded_before_the_first_snapshot_and_empty_captions_never() -> None:
+    reward = IntrinsicReward(1.0, 1.0, 3.0)
+    assert reward.rewards(["You kill the newt!"]).tolist() == [0.0]
+    reward.use(RetrievalSnapshot(1, {"": 1.0, "a": 1.0}))
+    assert reward.rewards(["", "a", "b"]).tolist() == [0.0, 1.0, 0.0]
+
+
+def test_the_newest_snapshot_counts_and_its_drift_is_measured() -> None:
+    class Source:
+        snapshots = [RetrievalSnapshot(1, {"a": 1.0}), None, RetrievalSnapshot(2, {"b": 1.0})]  # noqa: RUF012
+
+        def poll(self, version: int):
+            return self.snapshots.pop(0)
+
+    reward = IntrinsicReward(1.0, 1.0, 3.0, Source())
+    reward.refresh()
+    assert reward.version == 1
+    assert reward.rewards(["a", "b"]).tolist() == [1.0, 0.0]
+    reward.refresh()
+    assert reward.version == 1
+    reward.refresh()
+    assert reward.version == 2
+    assert reward.rewards(["a", "b"]).tolist() == [0.0, 1.0]
+    assert reward.drift == pytest.approx(1.0)
+
+
+def test_intrinsic_returns_cross_fragments_and_stop_at_episode_ends() -> None:
+    returns = IntrinsicReturns()
+    first = fragment_of(["a", "b", "c"], ends={})
+    second = fragment_of(["a", "b", "c"], ends={0: STATISTICS, 1: STATISTICS})
+    other = fragment_of(["a"], ends={0: STATISTICS}, runner=2)
+    assert returns.add(first, np.array([[1.0], [2.0], [4.0]])) == []
+    assert returns.add(other, np.array([[0.5]])) == [0.5]
+    assert returns.add(second, np.array([[8.0], [16.0], [32.0]])) == [15.0, 16.0]
+    assert returns.add(fragment_of(["a"], ends={0: STATISTICS}), np.array([[64.0]])) == [96.0]
+
+
+def test_tally_counts_occurrences_and_stays_bounded() -> None:
+    tally = CaptionTally(limit=4)
+    tally.add(["", "a", "b"], np.array([[0, 1], [1, 2]]))
+    assert tally.most_frequent(5) == {"a": 2, "b": 1}
+    tally.add(["c", "d", "e", "a"], np.array([[0, 1, 2, 3]]))
+    assert tally.most_frequent(5)["a"] == 3
+    assert len(tally.most_frequent(10)) == 2
+
+
+def test_merged_captions_keep_their_steps() -> None:
+    one, two = fragment_of(["x", "y"], {}), fragment_of(["y", "z"], {})
+    captions, index = merge_captions([one, two])
+    assert sorted(captions) == ["", "x", "y", "z"]
+    assert [[captions[i] for i in row] for row in index] == [["x", "y"], ["y", "z"]]
+
+
+def test_sent_memory_sends_once_and_forgets_the_oldest() -> None:
+    memory = SentMemory(2)
+    assert memory.new(["a", "", "b", "a"]) == ["a", "b"]
+    assert memory.new(["a", "b"]) == []
+    assert memory.new(["c"]) == ["c"]
+    assert memory.new(["b", "c"]) == []
+    assert memory.new(["a"]) == ["a"]
+
+
+def test_a_fragment_refuses_wrong_shapes() -> None:
+    good = fragment_of(["a", "b"], {})
+    for name, wrong in (("rewards", np.zeros((3, 1))), ("captions", ("a",)), ("resets", np.zeros((2, 1), dtype=bool))):
+        with pytest.raises(ValueError, match=r"shape|captions"):
+            Fragment(**{**vars(good), name: wrong})

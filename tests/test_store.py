@@ -1,0 +1,554 @@
+"""The annotation store: no caption and no label is lost or counted twice, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oni_ray.annotation.label_log import read_labels
+from oni_ray.annotation.ledger import Ledger
+from oni_ray.annotation.messages import Answer, LabelDelta, Lease, Outcome, PromptId, StoreCounts
+from oni_ray.annotation.sentences import split_sentences
+from oni_ray.annotation.store import AnnotationStore
+from oni_ray.errors import UserError
+
+T = TypeVar("T")
+YES, NO, INVALID = Outcome.HELPFUL, Outcome.NOT_HELPFUL, Outcome.INVALID
+PROMPT = PromptId("label_v1", "a1b2")
+
+
+class FakeClock:
+    """A clock that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(folder: Path, **changes: Any) -> AnnotationStore:
+    arguments = dict(goal="score", prompt=PROMPT, model="m", split_sentences=False, flush_interval_s=0.0)
+    return AnnotationStore(str(folder), **{**arguments, **changes})
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+async def label(store: AnnotationStore, outcomes: dict[str, Outcome]) -> None:
+    """Answers everything that waits."""
+    while lease := await store.lease(100, "a"):
+        await store.complete(lease.lease_id, [Answer(text, outcomes[text], 0.5) for text in lease.texts])
+
+
+async def labels(store: AnnotationStore) -> dict[str, float]:
+    delta = await store.labels_since(0)
+    assert len(set(delta.captions)) == len(delta.captions)
+    return dict(zip(delta.captions, delta.helpful.tolist(), strict=True))
+
+
+# -- messages
+
+
+def test_messages_check_themselves() -> None:
+    with pytest.raises(ValueError, match="probability"):
+        Answer("a", YES, 1.5)
+    with pytest.raises(ValueError, match="Outcome"):
+        Answer("a", "helpful")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="once"):
+        Lease("x", ("a", "a"), 0.0)
+    with pytest.raises(ValueError, match="float32"):
+        LabelDelta(1, ("a",), np.zeros(1), np.zeros(1, np.float32))
+    with pytest.raises(ValueError, match="float32"):
+        LabelDelta(1, ("a",), np.zeros(2, np.float32), np.zeros(1, np.float32))
+    counts = dict.fromkeys(StoreCounts.__dataclass_fields__, 0) | {"write_error": ""}
+    StoreCounts(**counts)
+    with pytest.raises(ValueError, match="lost"):
+        StoreCounts(**{**counts, "met": 1})
+
+
+# -- sentences
+
+
+@pytest.mark.parametrize(
+    ("caption", "sentences"),
+    [
+        ("You kill the newt!  The jackal bites!", ("You kill the newt!", "The jackal bites!")),
+        ("You drop the dagger. It breaks.", ("You drop the dagger. It breaks.",)),
+        ("The jackal bites!  The jackal bites!", ("The jackal bites!",)),
+        ("  a    b  ", ("a", "b")),
+        ("a", ("a",)),
+        ("    ", ()),
+        ("", ()),
+    ],
+)
+def test_captions_are_split_at_two_spaces(caption: str, sentences: tuple[str, ...]) -> None:
+    assert split_sentences(caption) == sentences
+
+
+# -- captions in
+
+
+def test_captions_are_deduplicated_and_empty_ones_ignored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a", "b", "a", "", "   "])
+        await store.submit(["b", "c", "\ud800"])
+        counts = store.counts()
+        assert (counts.met, counts.queued) == (3, 3)
+
+    run(scenario())
+
+
+def test_submit_returns_only_when_the_captions_are_on_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a", "caf\xe9 \x00\xff"])
+        # A second life that never heard of the first one's end:
+        assert make(tmp_path).counts().met == 2
+
+    run(scenario())
+
+
+def test_a_caption_still_being_written_is_not_acknowledged_to_a_second_sender(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        gate = threading.Event()
+        real = store._log.append
+        store._commit._write = lambda captions, rows: (gate.wait(10), real(captions, rows))
+        first = asyncio.create_task(store.submit(["a"]))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(store.submit(["a"]))
+        await asyncio.sleep(0.05)
+        assert not first.done() and not second.done()
+        gate.set()
+        await asyncio.gather(first, second)
+
+    run(scenario())
+
+
+def test_many_senders_share_few_parts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, flush_interval_s=0.2)
+        await asyncio.gather(*(store.submit([f"caption {i}"]) for i in range(200)))
+        assert len(list((tmp_path / "captions").glob("part-*"))) <= 2
+        assert make(tmp_path).counts().met == 200
+
+    run(scenario())
+
+
+def test_a_disk_that_refuses_is_shown_and_nothing_is_acknowledged_or_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, flush_interval_s=0.01)
+        real = store._log.append
+        broken = True
+
+        def fake_disk(captions, rows):
+            if broken:
+                raise OSError("no space left")
+            real(captions, rows)
+
+        store._commit._write = fake_disk
+        sender = asyncio.create_task(store.submit(["a"]))
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="no space left"):
+            await store.flush()
+        assert not sender.done()
+        assert "no space left" in store.counts().write_error
+        broken = False
+        await sender
+        assert store.counts().write_error == ""
+        assert make(tmp_path).counts().met == 1
+
+    run(scenario())
+
+
+# -- the queue
+
+
+def test_newest_is_asked_first_and_oldest_dropped_and_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, queue_limit=3)
+        await store.submit(["a", "b", "c", "d", "e"])
+        counts = store.counts()
+        assert (counts.met, counts.queued, counts.dropped) == (5, 3, 2)
+        await store.submit(["a"])  # dropped before: queued again, and now b, c are the dropped ones
+        counts = store.counts()
+        assert (counts.met, counts.queued, counts.dropped) == (5, 3, 2)
+        lease = await store.lease(10, "x")
+        assert lease is not None and lease.texts == ("a", "e", "d")
+
+    run(scenario())
+
+
+def test_a_waiting_caption_met_again_becomes_the_newest(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a", "b", "c"])
+        await store.submit(["a"])
+        lease = await store.lease(2, "x")
+        assert lease is not None and lease.texts == ("a", "c")
+
+    run(scenario())
+
+
+def test_a_returned_lease_always_finds_room(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, queue_limit=4)
+        await store.submit(["a", "b", "c", "d"])
+        lease = await store.lease(3, "x")
+        await store.submit(["e", "f"])
+        await store.release(lease.lease_id)
+        counts = store.counts()
+        assert (counts.queued, counts.dropped, counts.leased) == (4, 2, 0)
+
+    run(scenario())
+
+
+# -- leases
+
+
+def test_a_lease_is_waited_for_and_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        assert await store.lease(1, "x", 0.05) is None
+        waiting = asyncio.create_task(store.lease(1, "x", 20.0))
+        await asyncio.sleep(0.02)
+        await store.submit(["a"])
+        lease = await waiting
+        assert lease.texts == ("a",)
+        assert store.counts().leased == 1
+        waiting = asyncio.create_task(store.lease(1, "y", 20.0))
+        await asyncio.sleep(0.02)
+        await store.release(lease.lease_id)
+        assert (await waiting).texts == ("a",)
+
+    run(scenario())
+
+
+def test_an_expired_lease_goes_back_by_itself_and_wakes_who_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, lease_timeout_s=0.1)
+        await store.submit(["a"])
+        first = await store.lease(1, "x")
+        second = await store.lease(1, "y", 20.0)
+        assert second.texts == first.texts
+        assert second.lease_id != first.lease_id
+
+    run(scenario())
+
+
+def test_answers_to_an_expired_lease_count_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = FakeClock()
+        store = make(tmp_path, lease_timeout_s=10.0, clock=clock)
+        await store.submit(["a", "b"])
+        slow = await store.lease(2, "slow")
+        assert await store.lease(2, "fast") is None
+        clock.now += 10.0
+        fast = await store.lease(1, "fast")
+        await store.complete(slow.lease_id, [Answer("a", YES), Answer("b", NO)])
+        await store.complete(fast.lease_id, [Answer(text, INVALID) for text in fast.texts])
+        counts = store.counts()
+        assert (counts.labelled, counts.labels_total, counts.asked, counts.queued, counts.leased) == (2, 2, 2, 0, 0)
+        assert await labels(store) == {"a": 1.0, "b": 0.0}
+        assert await store.lease(1, "x") is None
+        assert read_labels(tmp_path).num_rows == 2
+
+    run(scenario())
+
+
+def test_complete_may_be_repeated_even_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a"])
+        lease = await store.lease(1, "worker")
+        for _ in range(3):
+            await store.complete(lease.lease_id, [Answer("a", YES, 0.75, 2.0)])
+        store = make(tmp_path)
+        await store.complete(lease.lease_id, [Answer("a", NO)])
+        assert await labels(store) == {"a": 1.0}
+        rows = read_labels(tmp_path).to_pylist()
+        assert len(rows) == 1
+        assert rows[0] | {"time": None} == {
+            "text": "a", "kind": "caption", "outcome": "helpful", "confidence": 0.75, "goal": "score",
+            "prompt_name": "label_v1", "prompt_hash": "a1b2", "model": "m", "time": None, "latency_s": 2.0,
+            "annotator": "worker",
+        }  # fmt: skip
+
+    run(scenario())
+
+
+def test_an_answer_to_a_lease_of_an_earlier_life_counts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a"])
+        lease = await store.lease(1, "worker")
+        store = make(tmp_path)
+        await store.complete(lease.lease_id, [Answer("a", YES)])
+        counts = store.counts()
+        assert (counts.labelled, counts.queued) == (1, 0)
+        assert await store.lease(1, "x") is None
+        assert read_labels(tmp_path)["annotator"].to_pylist() == ["worker"]
+
+    run(scenario())
+
+
+def test_leased_texts_without_an_answer_wait_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a", "b", "c"])
+        lease = await store.lease(3, "x")
+        await store.complete(lease.lease_id, [Answer("b", NO)])
+        assert set((await store.lease(3, "x")).texts) == {"a", "c"}
+
+    run(scenario())
+
+
+# -- invalid answers
+
+
+def test_an_invalid_answer_is_never_a_label_and_never_asked_again_unless_wanted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a"])
+        await label(store, {"a": INVALID})
+        await store.submit(["a"])
+        store = make(tmp_path)  # nor after a restart
+        counts = store.counts()
+        assert (counts.met, counts.invalid, counts.labelled, counts.texts_invalid) == (1, 1, 0, 1)
+        assert await store.lease(1, "x") is None
+        assert await labels(store) == {}
+        assert await store.requeue_invalid() == 1
+        assert store.counts().queued == 1
+        await label(store, {"a": NO})
+        assert await labels(store) == {"a": 0.0}
+        assert read_labels(tmp_path)["outcome"].to_pylist() == ["invalid", "not_helpful"]
+        assert await labels(make(tmp_path)) == {"a": 0.0}
+
+    run(scenario())
+
+
+# -- sentences asked instead of captions
+
+
+def test_each_sentence_is_asked_once_and_decides_its_captions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, split_sentences=True)
+        await store.submit(["kill.  bite.", "bite.", "bite.  wall.", "wall.  odd.", "odd.  kill."])
+        lease = await store.lease(100, "x")
+        assert sorted(lease.texts) == ["bite.", "kill.", "odd.", "wall."]
+        assert store.counts().leased == 5
+        await store.complete(lease.lease_id, [Answer("kill.", YES, 0.9), Answer("bite.", NO, 0.2)])
+        assert await labels(store) == {"kill.  bite.": 1.0, "bite.": 0.0}
+        await label(store, {"wall.": NO, "odd.": INVALID})
+        assert await labels(store) == {"kill.  bite.": 1.0, "bite.": 0.0, "bite.  wall.": 0.0, "odd.  kill.": 1.0}
+        counts = store.counts()
+        assert (counts.met, counts.labelled, counts.invalid, counts.helpful, counts.labels_total) == (5, 4, 1, 2, 3)
+        await store.submit(["kill.  wall."])  # nothing new to ask
+        assert (await labels(store))["kill.  wall."] == 1.0
+        assert store.counts().queued == 0
+        delta = await store.labels_since(0)
+        confidence = dict(zip(delta.captions, delta.confidence.tolist(), strict=True))
+        assert confidence["kill.  bite."] == pytest.approx(0.9)
+        assert set(read_labels(tmp_path)["kind"].to_pylist()) == {"sentence"}
+
+    run(scenario())
+
+
+def test_a_caption_with_a_dropped_sentence_is_dropped_until_that_sentence_is_met_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, split_sentences=True, queue_limit=2)
+        await store.submit(["a  b"])
+        await store.submit(["c"])  # drops a
+        counts = store.counts()
+        assert (counts.queued, counts.dropped) == (1, 1)
+        await store.submit(["a  c"])  # a is wanted again, b is dropped instead
+        counts = store.counts()
+        assert (counts.met, counts.queued, counts.dropped) == (3, 2, 1)
+        await label(store, {"a": NO, "c": NO})
+        await store.submit(["a  b"])
+        await label(store, {"b": YES})
+        assert await labels(store) == {"c": 0.0, "a  c": 0.0, "a  b": 1.0}
+
+    run(scenario())
+
+
+# -- labels out
+
+
+def test_labels_come_once_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        first = await store.labels_since(0)
+        assert len(first) == 0 and first.from_start
+        await store.submit(["a", "b"])
+        lease = await store.lease(2, "x")
+        await store.complete(lease.lease_id, [Answer("b", YES, 0.75)])
+        second = await store.labels_since(first.cursor)
+        assert second.captions == ("b",) and not second.from_start
+        assert second.helpful.tolist() == [1.0] and second.confidence.tolist() == [0.75]
+        waiting = asyncio.create_task(store.labels_since(second.cursor, 20.0))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await label(store, {"a": NO})
+        third = await waiting
+        assert third.captions == ("a",) and np.isfinite(third.confidence).all()
+        assert len(await store.labels_since(third.cursor, 0.01)) == 0
+
+    run(scenario())
+
+
+def test_a_cursor_of_an_earlier_life_gets_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a", "b"])
+        await label(store, {"a": YES, "b": NO})
+        cursor = (await store.labels_since(0)).cursor
+        delta = await make(tmp_path).labels_since(cursor)
+        assert delta.from_start and sorted(delta.captions) == ["a", "b"]
+
+    run(scenario())
+
+
+# -- restart and reuse
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_restart_keeps_labels_invalids_and_captions_and_queues_the_rest(tmp_path: Path, split: bool) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path, split_sentences=split)
+        await store.submit(["a", "b", "c"])
+        await label(store, {"a": YES, "b": NO, "c": INVALID})
+        await store.submit(["d", "e"])
+        await store.lease(1, "dies")
+        before = store.counts()
+        again = make(tmp_path, split_sentences=split)
+        after = again.counts()
+        assert (after.met, after.labelled, after.queued, after.invalid) == (5, 2, 2, 1)
+        assert (before.met, before.labelled, before.queued, before.invalid) == (5, 2, 2, 1)
+        assert await labels(again) == {"a": 1.0, "b": 0.0}
+        assert (await again.lease(5, "x")).texts == ("e", "d")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("change", [{"goal": "gold"}, {"prompt": PromptId("label_v1", "ffff")}, {"model": "other"}])
+def test_labels_of_another_question_are_kept_and_not_used(tmp_path: Path, change: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        store = make(tmp_path)
+        await store.submit(["a"])
+        await label(store, {"a": YES})
+        other = make(tmp_path, **change)
+        assert other.counts().queued == 1
+        await label(other, {"a": NO})
+        assert await labels(other) == {"a": 0.0}
+        assert await labels(make(tmp_path)) == {"a": 1.0}
+        assert read_labels(tmp_path).num_rows == 2
+
+    run(scenario())
+
+
+def test_labels_of_another_run_are_reused_if_the_question_and_the_model_match(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        old = make(tmp_path / "old")
+        await old.submit(["a", "b", "c"])
+        await label(old, {"a": YES, "b": NO, "c": INVALID})
+        new = make(tmp_path / "new", reuse=str(tmp_path / "old"))
+        assert new.counts().labels_reused == 2
+        await new.submit(["a", "c"])
+        counts = new.counts()
+        assert (counts.met, counts.labelled, counts.queued, counts.asked) == (2, 1, 1, 0)
+        with pytest.raises(UserError, match="none of the 3 labels"):
+            make(tmp_path / "third", reuse=str(tmp_path / "old"), goal="gold")
+        with pytest.raises(UserError, match="holds no labels"):
+            make(tmp_path / "fourth", reuse=str(tmp_path / "nowhere"))
+        # The copy stands alone: a restart needs the old folder no more.
+        (tmp_path / "old" / "labels").rename(tmp_path / "gone")
+        again = make(tmp_path / "new", reuse=str(tmp_path / "old"))
+        assert await labels(again) == {"a": 1.0}
+
+    run(scenario())
+
+
+# -- any order of events
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("meet"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3)),
+        st.tuples(st.just("lease"), st.integers(1, 4)),
+        st.tuples(st.just("complete"), st.integers(0, 9), st.lists(st.sampled_from([*Outcome, None]), max_size=4)),
+        st.tuples(st.just("release"), st.integers(0, 9)),
+        st.tuples(st.just("pass_time"), st.floats(0, 8)),
+        st.tuples(st.just("requeue_invalid")),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS, st.booleans(), st.integers(1, 5))
+def test_no_order_of_events_loses_a_caption_or_labels_one_twice(
+    events: list[tuple[Any, ...]], split: bool, limit: int
+) -> None:
+    ledger = Ledger(split, limit, lease_timeout_s=5.0)
+    met: set[str] = set()
+    leases: list[Lease] = []
+    valid: dict[str, Outcome] = {}
+    now = 0.0
+    for event in events:
+        ledger.expire(now)
+        if event[0] == "meet":
+            caption = "  ".join(event[1])
+            assert ledger.meet(caption) == (caption not in met)
+            met.add(caption)
+        elif event[0] == "lease":
+            lease = ledger.lease(event[1], "x", now)
+            leases += [lease] if lease else []
+        elif event[0] == "complete" and event[1] < len(leases):
+            lease = leases[event[1]]
+            answers = [Answer(t, o) for t, o in zip(lease.texts, event[2], strict=False) if o is not None]
+            for answer in ledger.complete(lease.lease_id, answers):
+                if answer.outcome is not INVALID:
+                    assert answer.text not in valid
+                    valid[answer.text] = answer.outcome
+        elif event[0] == "release" and event[1] < len(leases):
+            ledger.release(leases[event[1]].lease_id)
+        elif event[0] == "pass_time":
+            now += event[1]
+        elif event[0] == "requeue_invalid":
+            ledger.requeue_invalid()
+        counts = ledger.counts()  # checks met == labelled + queued + invalid + dropped itself
+        assert counts.met == len(met)
+        assert counts.texts_queued <= limit
+        assert counts.labels_total == len(valid)
+    # Whatever happened, everything met again and asked to the end has a label, and the right one.
+    ledger.expire(now + 5.0)
+    ledger.requeue_invalid()
+    for caption in sorted(met):
+        for unit in split_sentences(caption) if split else (caption,):
+            for _ in range(2):
+                ledger.meet(caption)
+                if lease := ledger.lease(100, "x", now):
+                    for answer in ledger.complete(lease.lease_id, [Answer(text, NO) for text in lease.texts]):
+                        valid[answer.text] = answer.outcome
+            if limit >= 3:
+                assert unit in valid
+    if limit >= 3:
+        captions, helpful, _ = ledger.labelled_from(0)
+        assert len(captions) == len(set(captions)) and set(captions) == met
+        for caption, value in zip(captions, helpful, strict=True):
+            units = split_sentences(caption) if split else (caption,)
+            if value == 1.0:
+                assert any(valid[unit] is YES for unit in units)
+            else:
+                assert all(valid[unit] is NO for unit in units)
