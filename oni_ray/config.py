@@ -6,6 +6,7 @@ is generated from the field descriptions below (`python -m oni_ray.config`), and
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
@@ -266,11 +267,9 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise UserError(f"The value in `{override}` is not valid YAML; put quotes around it.") from None
-    if isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
-        try:
+    if isinstance(value, str) and text == value:  # not quoted: YAML 1.1 reads 3e-4 as text
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     for part in parts[:-1]:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):

@@ -33,7 +33,7 @@ def ray_cluster() -> Iterator[None]:
 
     # Short, because Ray puts Unix sockets under it and their paths are limited to 107 bytes.
     temp_dir = tempfile.mkdtemp(prefix="oni")
-    ray.init(num_cpus=8, include_dashboard=False, _temp_dir=temp_dir, log_to_driver=False)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, _temp_dir=temp_dir, log_to_driver=False)
     yield
     ray.shutdown()
     shutil.rmtree(temp_dir, ignore_errors=True)

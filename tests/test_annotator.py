@@ -1,11 +1,13 @@
-"""The annotator against models and stores that fail in every way: nothing is lost, nothing counts twice, it recovers by itself."""
+"""The annotator against models and stores that fail in every way: nothing is lost or counted twice, it recovers by
+itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-import os
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,45 +21,13 @@ from oni_ray.annotation.llm_client import LanguageModelRefused, LanguageModelUna
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
 from oni_ray.errors import UserError
+from tests.fake_language_model import FakeLanguageModel
 
 T = TypeVar("T")
 LABEL = Prompt.load("label_v1")
 REASONED = Prompt.load("reasoned_v1")
 CAPTIONS = [f"You kill the newt {i}!" if i % 2 else f"The newt {i} bites!" for i in range(20)]
 EXPECTED = {caption: float("kill" in caption) for caption in CAPTIONS}
-
-
-class FakeLanguageModel:
-    """Says "helpful" if "kill" stands in the caption; counts what it is asked."""
-
-    name = "fake"
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.asked: list[str] = []
-        self.closed = False
-
-    async def label_logprobs(self, prompts: Sequence[str], choices: Sequence[str]) -> list[list[float]]:
-        self.calls += 1
-        self.asked += prompts
-        await asyncio.sleep(0)
-        return [self.row(prompt) for prompt in prompts]
-
-    async def generate(self, chats: Sequence[Any], max_tokens: int, temperature: float) -> list[str]:
-        self.calls += 1
-        self.asked += [chat[-1]["content"] for chat in chats]
-        await asyncio.sleep(0)
-        return [self.text(chat) for chat in chats]
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def row(self, prompt: str) -> list[float]:
-        return [math.log(0.8), math.log(0.1)] if "kill" in prompt.splitlines()[-1] else [math.log(0.1), math.log(0.8)]
-
-    def text(self, chat: Any) -> str:
-        question = [message["content"] for message in chat if message["content"].startswith("Message:")][-1]
-        return "Well. [[helpful]]" if "kill" in question else "Well. [[not helpful]]"
 
 
 class FakeFaultyLanguageModel(FakeLanguageModel):
@@ -79,19 +49,19 @@ class FakeFaultyLanguageModel(FakeLanguageModel):
 
 
 class FakeFaultyStore:
-    """A real store, of which every other call fails, half of those after it did its work."""
+    """A real store, of which half the calls fail, half of those after they did their work."""
 
     def __init__(self, store: AnnotationStore) -> None:
         self._store = store
-        self._calls = 0
+        self._random = random.Random(0)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
-            self._calls += 1
-            if self._calls % 4 == 1:
+            fault = self._random.random()
+            if fault < 0.25:
                 raise ConnectionError("fake: not reached")
             result = await getattr(self._store, name)(*args)
-            if self._calls % 4 == 3:
+            if fault < 0.5:
                 raise ConnectionError("fake: reply lost")
             return result
 
@@ -103,12 +73,18 @@ def breaker() -> CircuitBreaker:
 
 
 def make_store(folder: Path, prompt: Prompt = LABEL, **changes: Any) -> AnnotationStore:
-    arguments = dict(goal="score", prompt=prompt.id, model="fake", split_sentences=False, flush_interval_s=0.0)
+    arguments = {
+        "goal": "score",
+        "prompt": prompt.id,
+        "model": "fake",
+        "split_sentences": False,
+        "flush_interval_s": 0.0,
+    }
     return AnnotationStore(str(folder), **{**arguments, **changes})
 
 
 def make_annotator(store: Any, model: Any, prompt: Prompt = LABEL, **changes: Any) -> Annotator:
-    arguments = dict(batch_size=8, timeout_s=5.0, wait_s=0.05, store_timeout_s=5.0, breaker=breaker())
+    arguments = {"batch_size": 8, "timeout_s": 5.0, "wait_s": 0.05, "store_timeout_s": 5.0, "breaker": breaker()}
     return Annotator(store, lambda: model, prompt, "score", **{**arguments, **changes})
 
 
@@ -162,7 +138,9 @@ def test_captions_become_labels(tmp_path: Path, prompt: Prompt) -> None:
 
     status = run(scenario())
     assert (status.state, status.asked, status.labelled, status.invalid) == (BreakerState.CLOSED, 20, 20, 0)
-    assert status.unavailable_since_s is None and status.last_error == "" and status.captions_per_s > 0
+    assert status.unavailable_since_s is None
+    assert status.last_error == ""
+    assert status.captions_per_s > 0
 
 
 def test_the_log_says_who_answered_and_how_sure(tmp_path: Path) -> None:
@@ -246,8 +224,9 @@ def test_while_the_model_is_down_no_work_is_held_and_one_probe_at_a_time_is_sent
             await until(lambda: len(sizes) >= 5)
             await until(lambda: annotator.status().state is BreakerState.OPEN)
             assert sizes[:5] == [8, 8, 1, 1, 1]
+            await until(lambda: store.counts().leased == 0)
             counts = store.counts()
-            assert (counts.queued, counts.leased, counts.labelled, counts.invalid) == (20, 0, 0, 0)
+            assert (counts.queued, counts.labelled, counts.invalid) == (20, 0, 0)
             assert annotator.status().last_error == "down"
 
     run(scenario())
@@ -375,7 +354,7 @@ def test_work_of_an_annotator_that_vanished_is_done_by_another(tmp_path: Path) -
     run(scenario())
 
 
-def test_a_store_that_fails_every_other_call_loses_nothing(tmp_path: Path) -> None:
+def test_a_store_that_fails_half_the_calls_loses_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = make_store(tmp_path, lease_timeout_s=0.5)
         faulty = FakeFaultyStore(store)
@@ -390,86 +369,3 @@ def test_a_store_that_fails_every_other_call_loses_nothing(tmp_path: Path) -> No
 def test_an_unknown_goal_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'score'"):
         Annotator(None, FakeLanguageModel, LABEL, "scor")
-
-
-# -- the circuit breaker alone
-
-
-def test_the_breaker_opens_probes_and_closes() -> None:
-    it = CircuitBreaker(threshold=2, first_delay_s=1.0, max_delay_s=3.0, refused_delay_s=50.0, jitter=lambda: 1.0)
-    assert (it.state, it.probe()) == (BreakerState.CLOSED, False)
-    it.failed(100.0)
-    assert (it.state, it.retry_at, it.failing_since) == (BreakerState.CLOSED, 101.0, 100.0)
-    it.failed(101.0)
-    assert (it.state, it.retry_at) == (BreakerState.OPEN, 103.0)
-    assert it.probe() and it.state is BreakerState.HALF_OPEN
-    it.failed(103.0)
-    assert (it.state, it.retry_at) == (BreakerState.OPEN, 106.0)  # 4 s, but at most 3
-    it.failed(106.0, retry_after_s=20.0)
-    assert it.retry_at == 126.0
-    it.refused(126.0)
-    assert (it.state, it.retry_at) == (BreakerState.REFUSED, 176.0)
-    assert it.probe() and it.state is BreakerState.REFUSED
-    it.succeeded()
-    assert (it.state, it.failing_since, it.probe()) == (BreakerState.CLOSED, None, False)
-    it.failed(200.0)
-    assert it.retry_at == 201.0  # starts anew
-
-
-def test_jitter_never_goes_below_half_or_below_retry_after() -> None:
-    it = CircuitBreaker(first_delay_s=1.0, jitter=lambda: 0.0)
-    it.failed(0.0)
-    assert it.retry_at == 0.5
-    it.failed(0.0, retry_after_s=7.0)
-    assert it.retry_at == 7.0
-
-
-# -- with the store as a real actor
-
-
-def test_a_killed_store_actor_loses_no_caption_and_no_label(ray_cluster: None, tmp_path: Path) -> None:
-    import ray
-    from ray.exceptions import RayError
-
-    async def submit(store: Any, captions: list[str]) -> None:
-        """As a runner does it: the batch is kept until the store has taken it."""
-        while True:
-            try:
-                await asyncio.wait_for(store.submit.remote(captions), 20)
-                return
-            except (RayError, TimeoutError):
-                await asyncio.sleep(0.1)
-
-    async def counts(store: Any) -> Any:
-        while True:
-            try:
-                return await asyncio.wait_for(store.counts.remote(), 20)
-            except (RayError, TimeoutError):
-                await asyncio.sleep(0.1)
-
-    async def scenario() -> None:
-        batches = [[f"You kill the newt {i}-{j}!" for j in range(10)] for i in range(12)]
-        everything = {caption for batch in batches for caption in batch}
-        store = (
-            ray.remote(AnnotationStore)
-            .options(max_restarts=-1, num_cpus=0)
-            .remote(str(tmp_path), goal="score", prompt=LABEL.id, model="fake", split_sentences=False)
-        )
-        first_pid = await store.__ray_call__.remote(lambda self: os.getpid())
-        annotators = [make_annotator(store, FakeLanguageModel(), name=f"a{i}") for i in range(2)]
-        async with running(*annotators):
-            for i, batch in enumerate(batches):
-                sending = asyncio.create_task(submit(store, batch))
-                if i in (3, 7):
-                    ray.kill(store, no_restart=False)
-                await sending
-            while (now := await counts(store)).labelled < len(everything):
-                await asyncio.sleep(0.1)
-        assert await store.__ray_call__.remote(lambda self: os.getpid()) != first_pid
-        assert (now.met, now.labelled, now.queued, now.invalid, now.dropped) == (120, 120, 0, 0, 0)
-        delta = await store.labels_since.remote(0)
-        assert set(delta.captions) == everything and len(delta.captions) == len(everything)
-        assert sorted(read_labels(tmp_path)["text"].to_pylist()) == sorted(everything)
-        ray.kill(store)
-
-    asyncio.run(asyncio.wait_for(scenario(), 150))

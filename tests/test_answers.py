@@ -99,7 +99,7 @@ def test_confidence_is_the_softmax_over_the_label_words() -> None:
 
 def test_bias_is_subtracted_from_the_log_odds() -> None:
     # Odds 1:3, and a model that says "helpful" at 1:3 for anything: even odds remain.
-    outcome, confidence = decide_label([math.log(0.2), math.log(0.6)], bias=-math.log(3.0))
+    _, confidence = decide_label([math.log(0.2), math.log(0.6)], bias=-math.log(3.0))
     assert confidence == pytest.approx(0.5)
     assert decide_label([math.log(0.2), math.log(0.6)], bias=-1.2)[0] is YES
     assert decide_label([math.log(0.2), math.log(0.6)], bias=-1.0)[0] is NO

@@ -105,7 +105,7 @@ def test_a_large_part_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_labels(tmp_path)["text"].to_pylist()[-4:] == list("abcd")
 
 
-class FakeCrash(Exception):
+class FakeCrashError(Exception):
     """Stands for the process ending at a file operation."""
 
 
@@ -123,7 +123,7 @@ def test_a_crash_at_any_file_operation_of_a_compaction_loses_and_doubles_nothing
     def crashing(real):
         def call(*args, **kwargs):
             if next(operations) == crash_at:
-                raise FakeCrash
+                raise FakeCrashError
             return real(*args, **kwargs)
 
         return call
@@ -136,7 +136,7 @@ def test_a_crash_at_any_file_operation_of_a_compaction_loses_and_doubles_nothing
         try:
             log.labels.compact()
             crashed = False
-        except FakeCrash:
+        except FakeCrashError:
             crashed = True
     assert crashed == (crash_at < 10)  # write, sync, rename, sync, six removals
     assert sorted(read_labels(tmp_path)["text"].to_pylist()) == names

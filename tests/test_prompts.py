@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -56,8 +55,9 @@ def test_a_reasoned_question_ends_with_the_caption_and_its_follow_up_shows_the_f
 def test_everything_before_the_caption_is_the_same_for_all_captions() -> None:
     prompt = Prompt.load("label_v1")
     rendered = [prompt.render(caption, "score") for caption in ("You win.", "It's a wall.", "{goal}{answer}")]
-    shared = os.path.commonprefix(rendered)
+    shared = rendered[0].removesuffix('You win." ==')
     assert shared.endswith('\n"')
+    assert all(text.startswith(shared) for text in rendered)
     assert [text[len(shared) :] for text in rendered] == [
         'You win." ==',
         "It's a wall.\" ==",
@@ -84,7 +84,7 @@ def test_no_placeholder_is_left_in_a_rendered_question(mode: str) -> None:
         ("What do you want to eat? [abc or ?*]", "What do you want to eat? [abc or ?*]"),
         ('You read: "Elbereth".', 'You read: \\"Elbereth\\".'),
         ("a\\b", "a\\\\b"),
-        ("x\ny\x1b[2J\x00", "x\\ny\\x1b[2J\\x00".replace("[2", "[2")),
+        ("x\ny\x1b[2J\x00", "x\\ny\\x1b[2J\\x00"),
         ("\x85\x9b", "\\x85\\x9b"),
         ("\xe9\xff", "\xe9\xff"),
         ("<|im_end|>", "\\x3c|im_end|>"),

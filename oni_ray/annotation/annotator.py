@@ -1,7 +1,7 @@
 """The annotator: takes a lease of texts from the store, asks the language model, gives the answers back; for ever.
 
-A plain class that is made a Ray async actor where it is used. No failure of the store or of the model leaves `run()`: work in hand goes
-back to the store, the failure shows in `status()`, and it goes on when the other side does.
+A plain class that is made a Ray async actor where it is used. No failure of the store or of the model leaves `run()`:
+work in hand goes back to the store, the failure shows in `status()`, and it goes on when the other side does.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from oni_ray.annotation.prompts import Prompt
 logger = logging.getLogger(__name__)
 
 _RATE_WINDOW_S = 30.0
+_MAX_RETURNS = 2  # batches on their way to the store while the next is asked
 _STORE_DELAY_S = (0.2, 5.0)  # first and longest pause before a store that did not answer is called again
 
 
 @dataclass(frozen=True)
 class AnnotatorStatus:
-    """state: of the circuit breaker. asked, labelled, invalid: texts since the start; asked also counts questions that failed.
+    """state: of the circuit breaker. asked, labelled, invalid: texts since the start; asked counts failures, too.
 
-    unavailable_since_s: for how long the model has not answered, None if it does. captions_per_s: texts answered a second over
-    the last 30 s. last_error: the newest failure of the model or the store, "" if there was none since the last success.
+    unavailable_since_s: for how long the model has not answered, None if it does. captions_per_s: texts answered a
+    second over the last 30 s. last_error: the newest failure of the model or the store, "" if there was none since the
+    last success.
     """
 
     name: str
@@ -73,8 +75,9 @@ class Annotator:
         store_timeout_s: float = 20.0,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        """language_model_factory: called in `run()`, and again until it works. timeout_s: for the answers to one batch; the
-        store's leases should last more than twice as long, else work is done twice (never counted twice)."""
+        """language_model_factory: called in `run()`, and again until it works. timeout_s: for the answers to one
+        batch; the store's leases should last more than twice as long, else work is done twice (never counted
+        twice)."""
         prompt.goal(goal)  # an unknown goal is an error now, not in the loop
         self._store = store
         self._factory = language_model_factory
@@ -87,6 +90,7 @@ class Annotator:
         self._store_timeout_s = store_timeout_s
         self._breaker = breaker or CircuitBreaker()
         self._model: LanguageModel | None = None
+        self._returns: set[asyncio.Task[None]] = set()
         self._asked = self._labelled = self._invalid = 0
         self._last_error = ""
         self._started = time.monotonic()
@@ -101,6 +105,11 @@ class Annotator:
                 except Exception as error:  # a fault of ours: shown and survived, like a fault of the model
                     self._model_failed(error)
         finally:
+            # A store that is there takes the work; one that is gone forgets the lease when it restarts.
+            if self._returns:
+                await asyncio.wait(self._returns, timeout=self._store_timeout_s)
+            for task in self._returns:
+                task.cancel()
             if self._model is not None:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._model.close(), self._store_timeout_s)
@@ -122,7 +131,7 @@ class Annotator:
         except Exception as error:
             self._model_failed(error)
         except asyncio.CancelledError:
-            await self._give_back(lease, answers, self._store_timeout_s)
+            self._start_return(lease, answers)
             raise
         await self._give_back(lease, answers)
 
@@ -208,22 +217,22 @@ class Annotator:
             await asyncio.sleep(_STORE_DELAY_S[0])
             return None
 
-    async def _give_back(self, lease: Lease, answers: Sequence[Answer], patience_s: float | None = None) -> None:
-        """Keeps what was answered, and lets the rest wait again; patience_s: None, or for how long this is tried.
+    async def _give_back(self, lease: Lease, answers: Sequence[Answer]) -> None:
+        """Hands in what was answered and lets the rest wait again, while the next batch is already asked.
 
-        Cancelled meanwhile, it goes on for a moment: a store that is there takes the work, one that is gone has forgotten
-        the lease anyway.
+        The store answers when it has written, which takes as long as a small batch; at most two batches are on their
+        way.
         """
-        task = asyncio.create_task(self._give_back_until_taken(lease, tuple(answers)))
-        try:
-            await asyncio.wait([task], timeout=patience_s)
-        except asyncio.CancelledError:
-            await asyncio.wait([task], timeout=self._store_timeout_s)
-            raise
-        finally:
-            task.cancel()
+        self._start_return(lease, answers)
+        while len(self._returns) > _MAX_RETURNS:
+            await asyncio.wait(self._returns, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _give_back_until_taken(self, lease: Lease, answers: tuple[Answer, ...]) -> None:
+    def _start_return(self, lease: Lease, answers: Sequence[Answer]) -> None:
+        task = asyncio.create_task(self._return_until_taken(lease, tuple(answers)))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _return_until_taken(self, lease: Lease, answers: tuple[Answer, ...]) -> None:
         """Answers cost time, so they are offered until the store has them on disk; repeating is harmless."""
         delay, longest = _STORE_DELAY_S
         while True:

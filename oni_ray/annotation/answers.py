@@ -1,7 +1,7 @@
-"""Turns what a language model says into an `Outcome`: from the probabilities of label words, or from the tag that ends a text.
+"""Turns what a language model says into an `Outcome`: from label words' probabilities, or the tag that ends a text.
 
-The annotator calls it. Anything that is not clearly an answer is INVALID, never "not helpful": a wrong negative would be believed for
-the rest of the run, an invalid answer is asked again.
+The annotator calls it. Anything that is not clearly an answer is INVALID, never "not helpful": a wrong negative would
+be believed for the rest of the run, an invalid answer is asked again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ DEFAULT_TAGS: Mapping[str, Outcome] = {"helpful": Outcome.HELPFUL, "not helpful"
 def parse_reasoned(text: str, tags: Mapping[str, Outcome] = DEFAULT_TAGS) -> Outcome:
     """The outcome of the last [[tag]], if it ends the text; INVALID otherwise.
 
-    After the tag only white space and punctuation may follow. Case, and spaces, hyphens or underscores between the words of a
-    tag, do not matter. Words outside the last tag never decide, whatever they are.
+    After the tag only white space and punctuation may follow. Case, and spaces, hyphens or underscores between the
+    words of a tag, do not matter. Words outside the last tag never decide, whatever they are.
     """
     found = list(_TAG.finditer(text))
     if not found:
@@ -42,9 +42,9 @@ def decide_label(
 ) -> tuple[Outcome, float | None]:
     """Outcome and probability of "helpful", from the log-probability of each label word as the next token.
 
-    The probability is the softmax over the label words with `bias` subtracted from the log-odds of "helpful". INVALID, None if
-    the words together have less than min_mass of the model's probability (it wants to say something else), or if the numbers
-    are no log-probabilities.
+    The probability is the softmax over the label words with `bias` subtracted from the log-odds of "helpful". INVALID,
+    None if the words together have less than min_mass of the model's probability (it wants to say something else), or
+    if the numbers are no log-probabilities.
     """
     if len(logprobs) != len(outcomes) or any(math.isnan(value) or value > 1e-3 for value in logprobs):
         return Outcome.INVALID, None

@@ -1,7 +1,8 @@
 """Decides when a failing language model is asked again: a pure state machine, told the time, that never sleeps itself.
 
-closed: asked as usual. open: left alone until `retry_at`. half_open: one small probe decides. refused: as open, but the model answered
-that it will not serve us (a wrong key, an unknown model), so waiting alone will hardly help and a person should look.
+closed: asked as usual. open: left alone until `retry_at`. half_open: one small probe decides. refused: as open, but
+the model answered that it will not serve us (a wrong key, an unknown model), so waiting alone will hardly help and a
+person should look.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class CircuitBreaker:
         self._wait(now, nominal, retry_after_s)
 
     def refused(self, now: float, probe_soon: bool = False) -> None:
-        """The model answered that it will not serve this request; probe_soon: one text of the batch may be the reason."""
+        """The model answered that it will not serve this request; probe_soon: one text of it may be the reason."""
         self._failures += 1
         self.state = BreakerState.REFUSED
         self._wait(now, self._first_delay_s if probe_soon else self._refused_delay_s, None)

@@ -1,12 +1,14 @@
-"""Gathers rows from many callers and writes them as one part at most every so often, then tells all callers that they are safe.
+"""Gathers rows from many callers, writes them as one part at most every so often, then tells all callers.
 
-The store uses it, so that "returns when it is on disk" costs a few writes a second and not one for each call. A disk that refuses a
-write keeps the rows in memory and the callers waiting, and is tried again: waiting loses nothing, going on would.
+The store uses it, so that "returns when it is on disk" costs a few writes a second and not one for each call. A disk
+that refuses a write keeps the rows in memory and the callers waiting, and is tried again: waiting loses nothing, going
+on would.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
@@ -42,8 +44,8 @@ class GroupCommit:
     async def durable(self, at_once: bool = False) -> None:
         """Returns when every row added so far is on disk.
 
-        at_once: write without waiting for the interval, and raise what the disk says if it refuses (else it is tried again
-        until it works).
+        at_once: write without waiting for the interval, and raise what the disk says if it refuses (else it is tried
+        again until it works).
         """
         if self._safe >= self._added:
             return
@@ -60,10 +62,8 @@ class GroupCommit:
         while self._safe < self._added:
             delay = self._last_write + self._interval_s - loop.time()
             if delay > 0:
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), delay)
-                except TimeoutError:
-                    pass
             self._hurry.clear()
             await self._write_once()
             self._last_write = loop.time()

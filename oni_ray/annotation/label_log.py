@@ -1,7 +1,8 @@
-"""The append-only Parquet log of a run's labels and captions: `FOLDER/labels/part-*.parquet` and `FOLDER/captions/part-*.parquet`.
+"""The append-only Parquet log of a run: `FOLDER/labels/part-*.parquet` and `FOLDER/captions/part-*.parquet`.
 
-The store writes it, restarts read it, and `read_labels` gives it to people. A part appears under its final name only when it is
-whole and synced, so a crash at any point leaves readable parts; a crash during compaction leaves rows twice, which readers drop.
+The store writes it, restarts read it, and `read_labels` gives it to people. A part appears under its final name only
+when it is whole and synced, so a crash at any point leaves readable parts; a crash during compaction leaves rows
+twice, which readers drop.
 """
 
 from __future__ import annotations
@@ -106,13 +107,13 @@ class PartFolder:
             leftover.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[object]) -> None:
-        """Writes rows (dataclasses with the schema's fields) as one new part; on disk when this returns. Raises OSError."""
+        """Writes rows (dataclasses with the schema's fields) as one new part, on disk on return. Raises OSError."""
         table = pa.Table.from_pylist([asdict(row) for row in rows], self._schema)  # type: ignore[call-overload]
         parts = self.parts()
         self._write(table, self._number(parts[-1]) + 1 if parts else 0)
 
     def compact(self) -> None:
-        """Merges the small parts into one if there are many. Safe to interrupt: parts go only after the merged one is there."""
+        """Merges the small parts into one if there are many; they are removed only once the merged one is there."""
         small = [part for part in self.parts() if part.stat().st_size < _LARGE_BYTES]
         if len(small) <= _SMALL_PARTS:
             return
@@ -131,7 +132,7 @@ class PartFolder:
         return distinct_rows(pa.concat_tables([self._schema.empty_table(), *(t for t in tables if t is not None)]))
 
     def read_part(self, part: Path, set_aside: bool = True) -> pa.Table | None:
-        """One part, or None with a warning if it is damaged; set_aside renames it out of the way (it is never deleted)."""
+        """One part, or None with a warning if it is damaged; set_aside renames it, nothing deletes it."""
         try:
             return pq.ParquetFile(part).read(columns=self._schema.names).select(self._schema.names).cast(self._schema)
         except FileNotFoundError:
@@ -194,10 +195,10 @@ def distinct_rows(table: pa.Table) -> pa.Table:
 
 
 def read_labels(folder: str | Path) -> pa.Table:
-    """The labels of a run folder (or of its `labels` folder) as a table with LABEL_SCHEMA; may be used while the run goes on.
+    """The labels of a run folder (or of its `labels` folder) as a table with LABEL_SCHEMA, also while it runs.
 
-    A text can have several rows: other goals, prompts or models, or an invalid answer before a valid one. Raises UserError
-    if there is no label log.
+    A text can have several rows: other goals, prompts or models, or an invalid answer before a valid one. Raises
+    UserError if there is no label log.
     """
     root = Path(folder)
     labels = root / "labels" if (root / "labels").is_dir() else root

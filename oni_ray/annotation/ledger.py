@@ -1,7 +1,8 @@
-"""The bookkeeping of captions, the texts asked about them, leases and labels: plain and synchronous, no disk, no event loop.
+"""The bookkeeping of captions, the texts asked about them, leases and labels: no disk, no event loop.
 
-The store drives it and writes down what it reports. A caption's state is never set, it always follows from the states of its texts
-(its sentences, or itself), so that no order of events (drops, late answers, expired leases) can lose a caption or count it twice.
+The store drives it and writes down what it reports. A caption's state is never set, it always follows from the states
+of its texts (its sentences, or itself), so that no order of events (drops, late answers, expired leases) can lose a
+caption or count it twice.
 """
 
 from __future__ import annotations
@@ -97,18 +98,16 @@ class Ledger:
     # -- captions come in
 
     def meet(self, caption: str) -> bool:
-        """Takes a caption in; True if it is new. A known one only refreshes its place, or is queued again if dropped."""
+        """Takes a caption in; True if it is new. A known one only refreshes its place, or, dropped, is queued again."""
         known = self._captions.get(caption)
         units = split_sentences(caption) if self._split else (caption,)
+        new = known is None
         if known is None:
             known = _Caption(caption, tuple(self._text(unit) for unit in units), _Fate.QUEUED)
             self._captions[caption] = known
             self._fates[_Fate.QUEUED] += 1
             for text in known.texts:
                 text.captions.append(known)
-            new = True
-        else:
-            new = False
         for unit in units:
             self._want(unit)
         self._update(known)
@@ -175,8 +174,8 @@ class Ledger:
     def complete(self, lease_id: str, answers: Iterable[Answer]) -> list[Answer]:
         """Records answers and returns those that were news; texts of the lease left without an answer wait again.
 
-        The lease may be unknown (expired, or given by an earlier life of the store): an answer is about its text, and counts
-        once, whoever brings it.
+        The lease may be unknown (expired, or given by an earlier life of the store): an answer is about its text, and
+        counts once, whoever brings it.
         """
         recorded = [answer for answer in answers if self.record(answer)]
         self.asked += len(recorded)
@@ -203,7 +202,7 @@ class Ledger:
         return lease.deadline if lease else None
 
     def record(self, answer: Answer) -> bool:
-        """Takes one answer; False if the text has a valid answer, or this one is invalid and the text is known to be."""
+        """Takes one answer; False if the text has a valid answer, or is already known to be invalid like this one."""
         text = self._text(answer.text)
         valid = answer.outcome is not Outcome.INVALID
         if text.stage is _Stage.ANSWERED or (text.stage is _Stage.INVALID and not valid):

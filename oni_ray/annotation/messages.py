@@ -1,7 +1,8 @@
 """What travels between the annotation store, the annotators and the reward side.
 
-Small frozen dataclasses that refuse a wrong shape when they are made, so that a fault shows where it is, not three actors later.
-`Outcome` is an enum and not a bool because "the answer could not be read" must never be mistaken for "not helpful".
+Small frozen dataclasses that refuse a wrong shape when they are made, so that a fault shows where it is, not three
+actors later. `Outcome` is an enum and not a bool because "the answer could not be read" must never be mistaken for
+"not helpful".
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PromptId:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the language model: `confidence` is its probability of "helpful" in [0, 1], None if it gave none."""
+    """One answer of the language model: `confidence` is its probability of "helpful" in [0, 1], None if none came."""
 
     text: str
     outcome: Outcome
@@ -55,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lease:
-    """Texts lent to one annotator until `deadline` (Unix seconds, the store's clock); afterwards they are lent again."""
+    """Texts lent to one annotator until `deadline` (Unix seconds, the store's clock); then they are lent again."""
 
     lease_id: str
     texts: tuple[str, ...]
@@ -73,8 +74,8 @@ class LabelDelta:
     """Captions labelled since a cursor, in the order in which they were labelled.
 
     helpful: [N] float32, 1 or 0. confidence: [N] float32, probability of "helpful", NaN where the model gave none.
-    cursor: pass it to the next call. from_start: the delta holds every label, because the cursor was 0 or belonged to an
-    earlier life of the store; the reader starts its table afresh.
+    cursor: pass it to the next call. from_start: the delta holds every label, because the cursor was 0 or belonged to
+    an earlier life of the store; the reader starts its table afresh.
     """
 
     cursor: int
@@ -101,10 +102,10 @@ class LabelDelta:
 class StoreCounts:
     """Where every caption is: met == labelled + queued + invalid + dropped, always.
 
-    met .. not_helpful count captions; `leased` is the part of `queued` that an annotator holds. asked .. texts_invalid count
-    texts, the units asked of the model (sentences if captions are split, else captions): `asked` is answers recorded since the
-    store started, `labels_total` is labels held, of which `labels_reused` came from another run. `write_error` is empty unless
-    the disk refuses writes at this moment.
+    met .. not_helpful count captions; `leased` is the part of `queued` that an annotator holds. asked .. texts_invalid
+    count texts, the units asked of the model (sentences if captions are split, else captions): `asked` is answers
+    recorded since the store started, `labels_total` is labels held, of which `labels_reused` came from another run.
+    `write_error` is empty unless the disk refuses writes at this moment.
     """
 
     met: int

@@ -1,8 +1,9 @@
-"""Reads prompt files (YAML, in `prompts/` beside this module or anywhere on disk) and renders the question about a caption.
+"""Reads prompt files (YAML, in `prompts/` or anywhere on disk) and renders the question about a caption.
 
-Two modes: `label` renders one string whose next token is the answer, `reasoned` renders chat messages that end in a tag. Everything
-fixed comes before the caption, byte for byte the same for all captions, so that the server's prefix cache pays; and a caption is
-untrusted text from inside the game, so it is escaped until it can neither close its quotes nor form a control token.
+Two modes: `label` renders one string whose next token is the answer, `reasoned` renders chat messages that end in a
+tag. Everything fixed comes before the caption, byte for byte the same for all captions, so that the server's prefix
+cache pays; and a caption is untrusted text from inside the game, so it is escaped until it can neither close its
+quotes nor form a control token.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -25,11 +26,7 @@ from oni_ray.errors import UserError
 
 Chat = list[dict[str, str]]
 MAX_CAPTION_LENGTH = 256
-_KEYS = {
-    "name", "version", "mode", "instruction", "example", "question", "follow_up", "goals", "choices", "max_tokens",
-    "temperature", "threshold", "min_mass",
-}  # fmt: skip
-# What starts a control token in the families of models in use: <|im_start|>, </s>, <start_of_turn>, [INST], [/INST], [[tag]].
+# What starts a control token in the models in use: <|im_start|>, </s>, <start_of_turn>, [INST], [/INST], [[tag]].
 _CONTROL = re.compile(r"<(?=[|/A-Za-z])|\[(?=[\[/A-Z])")
 
 
@@ -98,9 +95,10 @@ class Prompt:
             data = yaml.safe_load(text)
             if not isinstance(data, dict):
                 raise ValueError("it must be a mapping")
-            unknown = sorted(set(data) - _KEYS)
+            keys = [field.name for field in fields(cls)]
+            unknown = sorted(set(data) - set(keys))
             if unknown:
-                close = difflib.get_close_matches(unknown[0], _KEYS, n=1, cutoff=0.0)
+                close = difflib.get_close_matches(unknown[0], keys, n=1, cutoff=0.0)
                 raise ValueError(f"unknown key {unknown[0]!r}, did you mean {close[0]!r}?")
             goals = {name: _parse_goal(value) for name, value in data.pop("goals").items()}
             choices = tuple(Choice(str(c["word"]), Outcome(c["outcome"])) for c in data.pop("choices"))
@@ -122,7 +120,7 @@ class Prompt:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over everything in the file except its name, that is over all that influences an answer; 64 hex digits."""
+        """SHA-256 over everything in the file except its name, over all that influences an answer; 64 hex digits."""
         content = {key: value for key, value in vars(self).items() if key not in ("name", "goals")}
         content["goals"] = sorted(self.goals.items())
         canonical = json.dumps(content, sort_keys=True, ensure_ascii=True, default=vars)
@@ -153,7 +151,7 @@ class Prompt:
         return self.goals[name]
 
     def bias(self, goal: str, model: str) -> float:
-        """Log-odds of "helpful" to subtract for this model, fitted on labelled captions; 0 for a model nobody fitted."""
+        """Log-odds of "helpful" to subtract for this model, fitted on labelled captions; 0 for any other."""
         return next((value for part, value in self.goal(goal).bias if part.lower() in model.lower()), 0.0)
 
     def render(self, caption: str, goal: str) -> str:
@@ -200,8 +198,10 @@ class Prompt:
 
 
 def escape_caption(caption: str) -> str:
-    r"""A caption as harmless text of one line: cut to 256 characters, then quotes, backslashes, control characters and the
-    starts of control tokens written as backslash escapes (`\"`, `\n`, `\x1b`, `\x3c`)."""
+    r"""A caption as harmless text of one line of at most 256 of its characters.
+
+    Quotes, backslashes, control characters and the starts of control tokens become escapes: `\"`, `\n`, `\x1b`, `\x3c`.
+    """
     text = caption[:MAX_CAPTION_LENGTH].replace("\\", "\\\\").replace('"', '\\"')
     text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     return "".join(_escape_character(character) for character in text)

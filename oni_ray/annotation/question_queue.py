@@ -1,7 +1,7 @@
 """Which text is asked of the language model next, and which is given up when the queue is full.
 
-The ledger talks to the small `QuestionQueue` interface; `NewestFirst` is the order of the ONI paper. Another order (most frequent,
-most uncertain) is another class here.
+The ledger talks to the small `QuestionQueue` interface; `NewestFirst` is the order of the ONI paper. Another order
+(most frequent, most uncertain) is another class here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Splits a caption into the sentences that a small language model can judge one at a time.
 
-NetHack joins messages with two spaces ("You kill the newt!  The jackal bites!"), so that is where a caption is split; a full stop
-followed by one space is left alone, because it also stands inside names and abbreviations.
+NetHack joins messages with two spaces ("You kill the newt!  The jackal bites!"), so that is where a caption is split;
+a full stop followed by one space is left alone, because it also stands inside names and abbreviations.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """The annotation store: takes captions from the runners, lends texts to annotators, keeps their answers, serves labels.
 
-A plain class that is made a Ray async actor where it is used. What a caller was told is taken is on disk, so whoever keeps a batch
-until `submit` or `complete` returns loses nothing when the store dies; a new store on the same folder goes on where it was.
+A plain class that is made a Ray async actor where it is used. What a caller was told is taken is on disk, so whoever
+keeps a batch until `submit` or `complete` returns loses nothing when the store dies; a new store on the same folder
+goes on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from oni_ray.annotation.group_commit import GroupCommit
 from oni_ray.annotation.label_log import CaptionRow, LabelLog, LabelRow, label_rows, matching, read_labels, utc
@@ -24,9 +27,9 @@ logger = logging.getLogger(__name__)
 class AnnotationStore:
     """All captions of a run and their labels for one goal, prompt and model; every method runs in one event loop.
 
-    Rows of the folder's log with another goal, prompt hash or model stay on disk and are not used. `reuse` names another run
-    folder; only its rows with the same goal, prompt hash and model are taken (a label from another question or judge is
-    another label), and they are copied into this run's log, so that the folder stands alone.
+    Rows of the folder's log with another goal, prompt hash or model stay on disk and are not used. `reuse` names
+    another run folder; only its rows with the same goal, prompt hash and model are taken (a label from another
+    question or judge is another label), and they are copied into this run's log, so that the folder stands alone.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class AnnotationStore:
         clock: Callable[[], float] = time.time,
         queue: QuestionQueue | None = None,
     ) -> None:
-        """clock: Unix seconds, for lease deadlines and the times in the log. queue: what is asked first (default: newest).
+        """clock: Unix seconds, for lease deadlines and the log. queue: what is asked first (default: newest).
 
         Raises UserError if `reuse` is given for a new folder and holds no label that matches.
         """
@@ -82,8 +85,9 @@ class AnnotationStore:
             ]
             if not usable:
                 raise UserError(
-                    f"annotation.reuse: none of the {len(found)} labels in {reuse} was given by model {self._model!r} to "
-                    f"prompt {self._prompt.name!r} for goal {self._goal!r}: use the settings of that run, or remove `reuse`"
+                    f"annotation.reuse: none of the {len(found)} labels in {reuse} was given by model {self._model!r} "
+                    f"to prompt {self._prompt.name!r} for goal {self._goal!r}: use the settings of that run, "
+                    "or remove `reuse`"
                 )
         except UserError:
             if is_new:
@@ -99,7 +103,7 @@ class AnnotationStore:
     # -- captions in
 
     async def submit(self, captions: Sequence[str], source: str = "") -> None:
-        """Takes captions in (empty ones are ignored) and returns when the new ones are on disk; repeating it does no harm."""
+        """Takes captions in (empty ones are ignored) and returns when the new ones are on disk; may be repeated."""
         now = utc(self._clock())
         new = []
         for caption in dict.fromkeys(captions):
@@ -156,7 +160,7 @@ class AnnotationStore:
         self._ledger.release(lease_id)
         self._announce()
 
-    def _row(self, answer: Answer, now, annotator: str) -> LabelRow:
+    def _row(self, answer: Answer, now: datetime, annotator: str) -> LabelRow:
         return LabelRow(
             text=answer.text,
             kind=self._kind,
@@ -222,10 +226,8 @@ class _Signal:
         self._event = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), timeout_s)
-        except TimeoutError:
-            pass
 
 
 def _encodable(caption: str) -> bool:

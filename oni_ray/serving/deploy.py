@@ -8,6 +8,7 @@ Serve takes a new config as the whole truth and would remove them.
 from __future__ import annotations
 
 import difflib
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -162,7 +163,7 @@ def wait_until_ready(app: str, timeout_s: float, progress: Callable[[str], None]
 
 
 def serve_forever(config_path: Path, progress: Callable[[str], None] = print, ready_timeout_s: float = 1800.0) -> None:
-    """`oni-ray serve CONFIG`: deploy on the running Ray cluster or a new one, say when it answers, stay until Ctrl-C.
+    """`oni-ray serve CONFIG`: deploy on $RAY_ADDRESS or a new local Ray, say when it answers, stay until Ctrl-C.
 
     On the way out it takes down only what it started: its application, Serve, or the whole local Ray.
     """
@@ -207,19 +208,25 @@ def _greeting(config: ServeConfig) -> list[str]:
 
 
 def _join_or_start_ray(progress: Callable[[str], None]) -> bool:
-    """Connect to the cluster of $RAY_ADDRESS or of this machine, else start one; True if one was started."""
+    """Connect to the cluster that $RAY_ADDRESS names, else start one of our own; True if one was started.
+
+    A cluster that merely runs on this machine may be somebody else's job, so it is never searched for (`auto`).
+    """
     import ray
 
     if ray.is_initialized():
         return False
-    try:
-        ray.init(address="auto", log_to_driver=False)
-        progress("joined the running Ray cluster")
-        return False
-    except ConnectionError:
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
         ray.init(address="local", include_dashboard=False, log_to_driver=False)
-        progress("started Ray on this machine")
+        progress("started Ray on this machine; set RAY_ADDRESS to use a running cluster")
         return True
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except ConnectionError as error:
+        raise UserError(f"No Ray cluster answers at RAY_ADDRESS={address}; start it, or unset the variable.") from error
+    progress(f"joined the Ray cluster {address}")
+    return False
 
 
 def _take_down(config: ServeConfig | None, found_serve: bool) -> None:
