@@ -26,7 +26,7 @@ class Counters:
     Attributes:
         env_steps: env steps of all attempts.
         seconds: training time of all attempts.
-        attempt: how often the run was started.
+        attempt: how often the run was started before; a new attempt plays other games.
     """
 
     env_steps: int = 0
@@ -45,29 +45,25 @@ class Checkpoints:
         """Whole checkpoints, oldest first."""
         return sorted(p for p in self._folder.glob("[0-9]*") if (p / COUNTERS).is_file())
 
-    def latest(self) -> Path:
-        """The newest checkpoint. Raises UserError when there is none."""
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
         paths = self.paths()
-        if not paths:
-            raise UserError(f"There is no checkpoint in {self._folder}; start the run anew with `oni-ray train CONFIG`.")
-        return paths[-1]
+        return paths[-1] if paths else None
 
-    def save(self, algorithm: Any, reward_model: Any, counters: Counters) -> Path:
-        """Writes a checkpoint and removes the oldest beyond `keep`; `reward_model` is an actor handle or None."""
-        import ray
+    def save(self, algorithm: Any, counters: Counters) -> Path:
+        """Writes a checkpoint and removes the oldest beyond `keep`.
 
+        The reward model is not asked, since it may be busy: its state at its last publication, which is the reward
+        function in use, is in the run folder.
+        """
         target = self._folder / f"{counters.env_steps:012d}"
         part = self._folder / f".{target.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         algorithm.save_to_path(str(part / ALGORITHM))
-        if reward_model is not None:
-            try:
-                ray.get(reward_model.save.remote(str(part / REWARD_MODEL)), timeout=60)
-            except ray.exceptions.RayError:  # the reward model is restarting: its last published state is on disk
-                published = self._folder.parent / REWARD_MODEL
-                if published.is_file():
-                    shutil.copyfile(published, part / REWARD_MODEL)
+        published = self._folder.parent / REWARD_MODEL
+        if published.is_file():
+            shutil.copyfile(published, part / REWARD_MODEL)
         (part / COUNTERS).write_text(json.dumps(asdict(counters)))
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)

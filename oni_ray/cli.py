@@ -34,13 +34,15 @@ def main(
 @app.command()
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="Experiment YAML, for example experiments/quickstart.yaml.", show_default=False)
+        Path | None,
+        typer.Argument(help="Experiment YAML, for example experiments/quickstart.yaml.", show_default=False),
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="section.key=value, for example algorithm.lr=3e-4.", show_default=False)
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder, from its newest checkpoint.", show_default=False)
+        Path | None,
+        typer.Option(help="Go on with the run in this folder, from its newest checkpoint.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
 ) -> None:
@@ -55,16 +57,18 @@ def train(
         changes, config = [str(config), *changes], None
     if resume is not None:
         if config is not None:
-            raise UserError("With --resume the configuration comes from the run folder; give only section.key=value beside it.")
+            raise UserError(
+                "With --resume the configuration comes from the run folder; give only section.key=value beside it."
+            )
         from oni_ray.run_folder import open_run_folder
 
         settings, folder = open_run_folder(str(resume), changes)
     else:
         settings = load_config(config, changes)
+    check_names(settings)
     if dry_run:
         print(dump_config(settings), end="")
         return
-    check_names(settings)
     if resume is None:
         from oni_ray.run_folder import new_run_folder
 
@@ -72,12 +76,17 @@ def train(
 
     from rich.console import Console
 
-    from oni_ray.telemetry.report import print_summary
-    from oni_ray.train import train as run
+    from oni_ray.run_folder import prepare_run_folder
+    from oni_ray.telemetry.quiet import LOG, stderr_to
 
     console = Console()
-    console.print(f"run folder {folder}", highlight=False, markup=False)
-    summary = run(settings, folder, resume is not None, console)
+    console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
+    prepare_run_folder(settings, folder)
+    with stderr_to(folder / LOG):
+        from oni_ray.telemetry.report import print_summary
+        from oni_ray.train import train as run
+
+        summary = run(settings, folder, resume is not None, console)
     print_summary(summary, folder, console)
 
 

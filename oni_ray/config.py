@@ -62,7 +62,7 @@ class PolicySection(Section):
     glyph_embedding: int = Field(16, ge=1, description="Width of a glyph's embedding.")
     channels: int = Field(32, ge=1, description="Channels of the two convolutions over the crop.")
     message_words: int = Field(16, ge=1, description="Words of the message that the policy reads.")
-    message_vocabulary: int = Field(4096, ge=2, le=32767, description="Hash buckets for message words.")
+    message_vocabulary: int = Field(4096, ge=2, le=32768, description="Hash buckets for message words.")
     message_embedding: int = Field(32, ge=1, description="Width of a message word's embedding.")
     core: Literal["lstm", "gru"] = Field("lstm", description="Recurrent core.")
     hidden_size: int = Field(256, ge=1, description="Units of the recurrent core.")
@@ -125,9 +125,9 @@ class AnnotationSection(Section):
         True, description="Judge sentence by sentence; a caption is helpful if one of its sentences is."
     )
     annotators: int = Field(1, ge=1, description="Annotator actors.")
-    batch_size: int = Field(32, ge=1, description="Captions of one lease, asked concurrently.")
-    queue_limit: int = Field(100_000, ge=1, description="Most captions waiting; the oldest are dropped and counted.")
-    lease_timeout_s: float = Field(120.0, gt=0, description="Seconds after which unanswered work is queued again.")
+    batch_size: int = Field(32, ge=1, description="Texts of one lease, asked concurrently.")
+    queue_limit: int = Field(100_000, ge=1, description="Most texts waiting; the oldest are dropped and counted.")
+    lease_timeout_s: float = Field(180.0, gt=0, description="Seconds after which unanswered work is queued again.")
     runner_memory: int = Field(100_000, ge=1, description="Captions a runner remembers having sent.")
     reuse: str | None = Field(None, description="Run folder whose labels of the same question are used at once.")
 
@@ -148,7 +148,9 @@ class LLMSection(Section):
 class ResourcesSection(Section):
     """What is asked of Ray's scheduler."""
 
-    address: str | None = Field(None, description="Ray cluster to join (`auto` or host:port); unset starts one here.")
+    address: str | None = Field(
+        None, description="Ray cluster to join (`auto` or host:port); unset joins $RAY_ADDRESS or starts one here."
+    )
     num_cpus: int = Field(8, ge=1, description="Logical CPUs of a cluster started here; more than cores is fine.")
     runner_cpus: float = Field(1.0, ge=0, description="CPUs of an env runner.")
     learner_gpus: float = Field(0.0, ge=0, description="GPUs of the learner; 0 trains on the CPU.")
@@ -177,7 +179,10 @@ class LogSection(Section):
 class DebugSection(Section):
     """Aids for finding faults."""
 
-    synchronous: bool = Field(False, description="Runner and learner in one process, in order: equal seeds, equal losses.")
+    synchronous: bool = Field(
+        False,
+        description="Runner and learner in one process, in order; with reward.type=none equal seeds give equal losses.",
+    )
 
 
 class Config(Section):
@@ -200,10 +205,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _combinations(self) -> Config:
         steps = self.rollout.envs_per_runner * self.rollout.fragment_length
+        nearest = max(1, round(self.algorithm.batch_size / steps)) * steps
         if self.algorithm.batch_size % steps:
             raise ValueError(
                 f"algorithm.batch_size={self.algorithm.batch_size} must be a multiple of rollout.envs_per_runner * "
-                f"rollout.fragment_length = {steps}; set it to {max(1, round(self.algorithm.batch_size / steps)) * steps}"
+                f"rollout.fragment_length = {steps}; set it to {nearest}"
             )
         columns = self.algorithm.batch_size // self.rollout.fragment_length
         if self.algorithm.name == "ppo" and columns % self.algorithm.minibatches:
@@ -212,6 +218,11 @@ class Config(Section):
             )
         if self.llm.backend == "openai" and not (self.llm.base_url and self.llm.model):
             raise ValueError("llm.backend=openai needs llm.base_url and llm.model; set both, or use llm.backend=serve")
+        if self.annotation.lease_timeout_s <= 2 * self.llm.timeout_s:
+            raise ValueError(
+                f"annotation.lease_timeout_s={self.annotation.lease_timeout_s:g} must be more than twice "
+                f"llm.timeout_s={self.llm.timeout_s:g}, or work is taken from annotators that are still asking"
+            )
         if self.resources.learner_gpus > 0 and not self.resources.learner_process:
             raise ValueError("resources.learner_gpus needs resources.learner_process=true: an actor that holds the GPU")
         if self.debug.synchronous and self.resources.learner_process:
@@ -246,7 +257,9 @@ def dump_config(config: Config) -> str:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(f"There is no configuration file {path}; give the path of a YAML such as experiments/quickstart.yaml.")
+        raise UserError(
+            f"There is no configuration file {path}; give the path of a YAML such as experiments/quickstart.yaml."
+        )
     try:
         values = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -254,7 +267,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UserError(f"{path} must hold sections such as `reward:` with keys below them, not a {type(values).__name__}.")
+        raise UserError(
+            f"{path} must hold sections such as `reward:` with keys below them, not a {type(values).__name__}."
+        )
     return values
 
 

@@ -12,26 +12,31 @@ CONFIG = "config.yaml"
 
 
 def new_run_folder(config: Config, experiment: str) -> Path:
-    """Makes the run's folder, an absolute path. Raises UserError when it holds a run already."""
+    """The absolute path of a new run's folder, not made yet. Raises UserError when it holds a run already."""
     name = config.run.name or f"{experiment}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.run.folder).absolute() / name
     if (folder / CONFIG).exists():
         raise UserError(
-            f"{folder} holds a run already; go on with it by `oni-ray train --resume {folder}`, or choose another run.name."
+            f"{folder} holds a run already; go on with it by `oni-ray train --resume {folder}`, "
+            "or choose another run.name."
         )
+    return folder
+
+
+def open_run_folder(path: str, overrides: list[str]) -> tuple[Config, Path]:
+    """The configuration, with overrides, and the absolute path of a run. Raises UserError when there is none."""
+    folder = Path(path).absolute()
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"{folder} is not a run folder (it has no {CONFIG}); give the folder that `oni-ray train` made."
+        )
+    return load_config(folder / CONFIG, overrides), folder
+
+
+def prepare_run_folder(config: Config, folder: Path) -> None:
+    """Makes the folder and writes the resolved configuration. Raises UserError when that is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(dump_config(config))
     except OSError as error:
         raise UserError(f"Cannot write to {folder} ({error.strerror}); choose another run.folder.") from None
-    return folder
-
-
-def open_run_folder(path: str, overrides: list[str]) -> tuple[Config, Path]:
-    """The configuration and absolute path of a run to be resumed. Raises UserError when there is none."""
-    folder = Path(path).absolute()
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} is not a run folder (it has no {CONFIG}); give the folder that `oni-ray train` made.")
-    config = load_config(folder / CONFIG, overrides)
-    (folder / CONFIG).write_text(dump_config(config))
-    return config, folder

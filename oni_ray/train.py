@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from oni_ray.checkpoint import Checkpoints, Counters, place_reward_model, read_counters, restore_algorithm
-from oni_ray.cluster.actors import Advisers, check_llm, llm_bundles, start_advisers
+from oni_ray.cluster.actors import Advisers, check_llm, llm_bundles, start_advisers, stop_advisers
 from oni_ray.cluster.plan import check_plan, resource_plan
 from oni_ray.cluster.session import RaySession
 from oni_ray.config import Config
@@ -54,7 +54,9 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
         algorithm = algorithm_config(config, advisers.store, reward_source, before.attempt).build_algo()
         if start:
             restore_algorithm(algorithm, start)
-            console.print(f"going on from {start}", highlight=False)
+        if resume:
+            origin = start or "the beginning, since there is no checkpoint yet; labels are kept"
+            console.print(f"going on from {origin}", highlight=False, markup=False, soft_wrap=True)
         progress = Progress(config, folder, advisers, before, console)
         try:
             with stop_request() as stop:
@@ -63,6 +65,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
         finally:
             progress.close()
             algorithm.stop()
+            stop_advisers(advisers)
 
 
 def run_loop(
@@ -85,12 +88,14 @@ def run_loop(
             advisers.reward_model.note_policy_updates.remote(progress.policy_updates)
         if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
             saved_at = progress.seconds_here
-            path = checkpoints.save(algorithm, advisers.reward_model, _counters(progress, before))
+            path = checkpoints.save(algorithm, _counters(progress, before))
             progress.say(f"checkpoint {path}")
         dropped = progress.row.get("env_steps_dropped", 0.0)
         if dropped > 1.1 * warned_at:
             warned_at = dropped
-            progress.say(f"the learner is too slow: {dropped:,.0f} env steps came late and were dropped; use fewer runners")
+            progress.say(
+                f"the learner is too slow: {dropped:,.0f} env steps came late and were dropped; use fewer runners"
+            )
 
 
 def finish(
@@ -106,7 +111,7 @@ def finish(
     progress.say("ending: last captions, checkpoint and report")
     if advisers.store is not None:
         algorithm.env_runner_group.foreach_env_runner("flush_captions", local_env_runner=config.debug.synchronous)
-    path = checkpoints.save(algorithm, advisers.reward_model, _counters(progress, before))
+    path = checkpoints.save(algorithm, _counters(progress, before))
     progress.say(f"checkpoint {path}")
     progress.finish()
     return write_report(config, folder, progress, caption_rows(algorithm, advisers))

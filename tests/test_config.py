@@ -96,7 +96,7 @@ def test_help_and_a_dry_run_load_nothing_heavy() -> None:
     script = (
         "import sys\nfrom oni_ray.cli import app\n"
         "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'ray', 'nle', 'vllm', 'numpy', 'transformers'} & set(sys.modules)\n"
+        "heavy = {'torch', 'ray', 'nle', 'vllm', 'transformers', 'pyarrow'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )
     for arguments in (["--help"], ["train", "--help"], ["train", "experiments/quickstart.yaml", "--dry-run"]):

@@ -128,7 +128,9 @@ def test_no_caption_is_lost(run: Run) -> None:
     settings = load_config(run.folder / "config.yaml").annotation
 
     async def known() -> int:
-        store = AnnotationStore(str(run.folder), settings.goal, Prompt.load(settings.prompt).id, "smollm2-135m-instruct")
+        store = AnnotationStore(
+            str(run.folder), settings.goal, Prompt.load(settings.prompt).id, "smollm2-135m-instruct"
+        )
         before = store.counts().met
         await store.submit([row.caption for row in read_captions(run.folder)])
         after = store.counts().met
@@ -140,13 +142,33 @@ def test_no_caption_is_lost(run: Run) -> None:
 
 
 def test_the_summary_has_what_was_promised(run: Run) -> None:
-    promised = (
-        "env_steps env_steps_per_s episodes return_mean captions_met captions_labelled captions_queued captions_invalid "
-        "captions_dropped labels captions_per_s intrinsic_reward_mean policy_lag_mean reward_version peak_memory_mb "
-        "algorithm reward llm seconds"
-    ).split()
+    promised = [
+        "env_steps",
+        "env_steps_per_s",
+        "episodes",
+        "return_mean",
+        "captions_met",
+        "captions_labelled",
+        "captions_queued",
+        "captions_invalid",
+        "captions_dropped",
+        "labels",
+        "captions_per_s",
+        "intrinsic_reward_mean",
+        "policy_lag_mean",
+        "reward_version",
+        "peak_memory_mb",
+        "algorithm",
+        "reward",
+        "llm",
+        "seconds",
+    ]
     assert set(promised) <= set(run.summary)
-    assert (run.summary["algorithm"], run.summary["reward"], run.summary["llm"]) == ("appo", "classification", "smollm2_cpu")
+    assert (run.summary["algorithm"], run.summary["reward"], run.summary["llm"]) == (
+        "appo",
+        "classification",
+        "smollm2_cpu",
+    )
     assert run.summary["peak_memory_mb"]["FragmentEnvRunner"] > 50
     assert run.summary["peak_memory_mb"]["driver"] > 50
 
@@ -195,9 +217,10 @@ def test_a_resumed_run_has_equal_weights_labels_and_reward(run: Run, ray_cluster
         assert label == float(any(sentence.strip() in helpful for sentence in caption.split("  ")))
 
     place_reward_model(checkpoint, folder)
-    service = RewardService(config.reward, config.run.seed, None, str(folder / REWARD_MODEL))
+    state = torch.load(checkpoint / REWARD_MODEL, weights_only=False)
+    kept = state["snapshot"]
+    service = RewardService(config.reward, config.run.seed, None, str(folder / REWARD_MODEL), state["question"])
     snapshot = asyncio.run(service.snapshot_if_newer(0))
-    kept = torch.load(checkpoint / REWARD_MODEL, weights_only=False)["snapshot"]
     captions = list(restored_labels)
     assert snapshot is not None
     assert snapshot.version == kept.version >= run.summary["reward_version"]

@@ -287,7 +287,16 @@ def test_scout_counts_the_tiles_a_slow_count_at_the_same_moments_finds(seed: int
     [{"end": "quit"}, {"length": 0}, {"extrinsic_return": float("nan")}, {"gold": -1}, {"scout": -1}, {"score": -1}],
 )
 def test_impossible_statistics_are_refused(change: dict) -> None:
-    good = dict(extrinsic_return=1.0, length=10, end="death", depth=1, experience_level=1, gold=0, scout=5, score=7)
+    good = {
+        "extrinsic_return": 1.0,
+        "length": 10,
+        "end": "death",
+        "depth": 1,
+        "experience_level": 1,
+        "gold": 0,
+        "scout": 5,
+        "score": 7,
+    }
     EpisodeStatistics(**good)
     with pytest.raises(ValueError, match=next(iter(change))):
         EpisodeStatistics(**{**good, **change})

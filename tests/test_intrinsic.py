@@ -59,8 +59,15 @@ def apply(fragment: Fragment, table: dict[str, float], a_ext: float = 0.1, a_int
 def test_formula_with_repeats_and_an_episode_end() -> None:
     """Repeats earn 1, 1/8, 1/27; the death message is rewarded; in the new game the count starts again at 1."""
     fragment = fragment_of(
-        ["You kill the newt!", "It's a wall.", "You kill the newt!", "You kill the newt!", "You die...",
-         "You kill the newt!", ""],
+        [
+            "You kill the newt!",
+            "It's a wall.",
+            "You kill the newt!",
+            "You kill the newt!",
+            "You die...",
+            "You kill the newt!",
+            "",
+        ],
         ends={4: STATISTICS},
     )
     rewards = apply(fragment, {"You kill the newt!": 1.0, "You die...": 1.0, "It's a wall.": 0.0})

@@ -1,4 +1,4 @@
-"""Real learners on real fragments: the reward that reaches the loss, determinism, and that learning moves the policy."""
+"""Real learners on real fragments: the reward that reaches the loss, determinism, and what learning changes."""
 
 from __future__ import annotations
 

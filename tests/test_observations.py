@@ -95,7 +95,7 @@ def test_status_features_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "condition, name",
+    ("condition", "name"),
     [
         ("STONE", "stoning"), ("SLIME", "slimed"), ("STRNGL", "strangled"), ("FOODPOIS", "food_poisoned"),
         ("TERMILL", "terminally_ill"), ("BLIND", "blind"), ("DEAF", "deaf"), ("STUN", "stunned"), ("CONF", "confused"),

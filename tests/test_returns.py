@@ -69,8 +69,11 @@ def test_vtrace_equals_its_definition(seed: int, rho_bar: float, c_bar: float) -
         targets = [slow_vtrace_target(s, **column, gamma=0.9, rho_bar=rho_bar, c_bar=c_bar) for s in range(steps)]
         np.testing.assert_allclose(result.vs[:, b].numpy(), targets, atol=1e-9)
         for t in range(steps):
-            following = future_worth(t, **{k: column[k] for k in column if k not in ("log_ratio", "values")},
-                                     values=[*targets, column["values"][-1]])
+            following = future_worth(
+                t,
+                **{k: column[k] for k in column if k not in ("log_ratio", "values")},
+                values=[*targets, column["values"][-1]],
+            )
             expected = column["rewards"][t] + 0.9 * following - column["values"][t]
             assert result.advantages[t, b].item() == pytest.approx(expected, abs=1e-9)
 
@@ -78,7 +81,9 @@ def test_vtrace_equals_its_definition(seed: int, rho_bar: float, c_bar: float) -
 def test_vtrace_bootstraps_at_the_fragments_end() -> None:
     """V = 10 everywhere, no reward, on policy: every target is gamma^k * 10 for the k steps left, not 0."""
     steps = 5
-    plain = Trajectory(torch.zeros(steps, 1), *(torch.zeros(steps, 1, dtype=torch.bool) for _ in range(2)), torch.zeros(steps, 1))
+    plain = Trajectory(
+        torch.zeros(steps, 1), *(torch.zeros(steps, 1, dtype=torch.bool) for _ in range(2)), torch.zeros(steps, 1)
+    )
     result = vtrace(plain, torch.full((steps + 1, 1), 10.0), torch.zeros(steps, 1), 0.99, 1.0, 1.0)
     expected = [10 * 0.99 ** (steps - t) for t in range(steps)]
     np.testing.assert_allclose(result.vs[:, 0].numpy(), expected, rtol=1e-6)

@@ -18,7 +18,12 @@ from oni_ray.rewards.service import RewardService
 
 MONSTERS = ("newt", "jackal", "rat", "gnome", "fox", "bat", "lichen", "kobold", "goblin", "hill orc")
 GOOD = [f"You kill the {a} {b}!" for a in ("big", "small", "old", "red") for b in MONSTERS]
-BAD = [f"The {a} {b} {v}." for a in ("big", "small", "old", "red") for b in MONSTERS for v in ("bites", "misses", "looks at you")]
+BAD = [
+    f"The {a} {b} {v}."
+    for a in ("big", "small", "old", "red")
+    for b in MONSTERS
+    for v in ("bites", "misses", "looks at you")
+]
 
 
 def planted() -> tuple[list[str], np.ndarray]:
@@ -144,6 +149,15 @@ def test_the_service_follows_the_store_and_a_restart_is_the_same_function(reward
         republished = await restarted.snapshot_if_newer(2)
         assert republished is not None
         np.testing.assert_array_equal(republished.scores(captions), second.scores(captions))
+
+        behind = RewardService(options, 1, store, state)  # a label that came after the state was written
+        store.captions, store.labels = [*captions, "You gain a level!"], np.append(labels, np.float32(1.0))
+        store.available += 1
+        await behind.step()
+        assert (await behind.status()).version == 4
+
+        other = RewardService(options, 1, store, state, question="another goal")
+        assert await other.snapshot_if_newer(0) is None
 
     asyncio.run(check())
 

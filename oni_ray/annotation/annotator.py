@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oni_ray.actor_call import call
 from oni_ray.annotation.answers import decide_label, parse_reasoned
 from oni_ray.annotation.circuit_breaker import BreakerState, CircuitBreaker
 from oni_ray.annotation.llm_client import LanguageModel, LanguageModelRefused, LanguageModelUnavailable
@@ -50,13 +51,6 @@ class AnnotatorStatus:
     def __post_init__(self) -> None:
         if min(self.asked, self.labelled, self.invalid) < 0 or self.labelled + self.invalid > self.asked:
             raise ValueError(f"the counts of an annotator do not add up: {self}")
-
-
-async def call_store(store: Any, method: str, *args: Any) -> Any:
-    """Calls a method of a store that is a Ray actor handle or the plain object."""
-    bound = getattr(store, method)
-    result = bound.remote(*args) if hasattr(bound, "remote") else bound(*args)
-    return await result if inspect.isawaitable(result) else result
 
 
 class Annotator:
@@ -197,9 +191,9 @@ class Annotator:
             self._model = await made if inspect.isawaitable(made) else made
         return self._model
 
-    async def _within_timeout(self, call: Awaitable[Any]) -> Any:
+    async def _within_timeout(self, question: Awaitable[Any]) -> Any:
         try:
-            return await asyncio.wait_for(call, self._timeout_s)
+            return await asyncio.wait_for(question, self._timeout_s)
         except TimeoutError:
             raise LanguageModelUnavailable(f"no answer within {self._timeout_s:g} s") from None
 
@@ -207,8 +201,8 @@ class Annotator:
 
     async def _lease(self, max_items: int) -> Lease | None:
         try:
-            call = call_store(self._store, "lease", max_items, self._name, self._wait_s)
-            lease = await asyncio.wait_for(call, self._wait_s + self._store_timeout_s)
+            request = call(self._store, "lease", max_items, self._name, self._wait_s)
+            lease = await asyncio.wait_for(request, self._wait_s + self._store_timeout_s)
             if self._breaker.failing_since is None:
                 self._last_error = ""
             return lease
@@ -237,12 +231,12 @@ class Annotator:
         delay, longest = _STORE_DELAY_S
         while True:
             try:
-                call = (
-                    call_store(self._store, "complete", lease.lease_id, answers)
+                request = (
+                    call(self._store, "complete", lease.lease_id, answers)
                     if answers
-                    else call_store(self._store, "release", lease.lease_id)
+                    else call(self._store, "release", lease.lease_id)
                 )
-                await asyncio.wait_for(call, self._store_timeout_s)
+                await asyncio.wait_for(request, self._store_timeout_s)
                 break
             except Exception as error:
                 self._note(f"the store did not answer: {type(error).__name__}: {error}")

@@ -19,25 +19,26 @@ from oni_ray.annotation.llm_client import ServeHandleModel
 from oni_ray.annotation.llm_openai import OpenAIModel
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
+from oni_ray.checkpoint import REWARD_MODEL
 from oni_ray.cluster.plan import Bundle
 from oni_ray.config import Config, LLMSection
 from oni_ray.errors import UserError
 from oni_ray.rewards.service import RewardService
 from oni_ray.serving.app import PREPARED, resolve_prepared
-from oni_ray.serving.deploy import ServeConfig, deploy
-
-FOREVER: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
-REWARD_STATE = "reward_model.pt"
+from oni_ray.serving.deploy import NOT_DEPLOYED, ServeConfig, deploy, status
 
 
 @dataclass(frozen=True)
 class Advisers:
-    """Handles of the actors on the annotation and reward side; None and empty where the reward is `none`."""
+    """Handles of the actors on the annotation and reward side; None and empty where the reward is `none`.
+
+    `deployed` names the Serve application that this run brought to the cluster, to be removed at its end.
+    """
 
     store: Any = None
     reward_model: Any = None
     annotators: tuple[Any, ...] = ()
-    llm_app: str | None = None
+    deployed: str | None = None
     tasks: tuple[Any, ...] = field(default=(), repr=False)
 
 
@@ -47,53 +48,62 @@ def llm_bundles(serve: ServeConfig | None) -> tuple[Bundle, ...]:
         return ()
     bundles = []
     for llm in serve.schema["applications"][0]["args"]["llm_configs"]:
-        for bundle in (llm.get("placement_group_config") or {}).get("bundles", [{"GPU": 1}]):
-            bundles.append(Bundle("language model", float(bundle.get("CPU", 0)), float(bundle.get("GPU", 0))))
+        placement = llm.get("placement_group_config") or {}
+        engine = llm.get("engine_kwargs") or {}
+        workers = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
+        asked = placement.get("bundles") or [placement.get("bundle_per_worker") or {"GPU": 1}] * workers
+        bundles += [Bundle("language model", float(b.get("CPU", 0)), float(b.get("GPU", 0))) for b in asked]
     return tuple(bundles)
 
 
 def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> Advisers:
-    """Starts store, annotators and reward model, and hands the language model to Serve; returns without waiting for it."""
+    """Starts store, annotators and reward model, and hands the language model to Serve without waiting for it."""
     if config.reward.type == "none":
         return Advisers()
     prompt = Prompt.load(config.annotation.prompt)
     settings = config.annotation
-    app = None
+    deployed = None
     if serve is not None:
-        app = deploy(serve.path, http_port=None if _is_free(serve.host, serve.port) else _free_port(serve.host)).app
+        if status(serve.app).state == NOT_DEPLOYED:
+            deployed = serve.app
+        deploy(serve.path, http_port=None if _is_free(serve.host, serve.port) else _free_port(serve.host))
         model = serve.model_id
     else:
         assert config.llm.model is not None
         model = config.llm.model
-    store = (
-        ray.remote(AnnotationStore)
-        .options(**FOREVER, max_concurrency=1000)
-        .remote(
-            str(folder),
-            settings.goal,
-            prompt.id,
-            model,
-            split_sentences=settings.split_sentences,
-            queue_limit=settings.queue_limit,
-            lease_timeout_s=settings.lease_timeout_s,
-            reuse=settings.reuse,
-        )
+    store_settings: dict[str, Any] = {
+        "folder": str(folder),
+        "goal": settings.goal,
+        "prompt": prompt.id,
+        "model": model,
+        "split_sentences": settings.split_sentences,
+        "queue_limit": settings.queue_limit,
+        "lease_timeout_s": settings.lease_timeout_s,
+        "reuse": settings.reuse,
+    }
+    if settings.reuse is not None:
+        AnnotationStore(**store_settings)  # labels that do not fit are an error here, not in an actor
+    store = _start(AnnotationStore, concurrency=1000, **store_settings)
+    ray.get(store.counts.remote())
+    reward_model = _start(
+        RewardService,
+        concurrency=100,
+        gpus=config.resources.reward_gpus,
+        settings=config.reward,
+        seed=config.run.seed,
+        store=store,
+        state_path=str(folder / REWARD_MODEL),
+        question=f"{settings.goal} {prompt.id.hash} {model}",
+        threads=config.resources.torch_threads,
     )
-    ray.get(store.counts.remote())  # a folder that cannot be read shows here, as one error
-    reward_model = (
-        ray.remote(RewardService)
-        .options(**FOREVER, num_gpus=config.resources.reward_gpus, max_concurrency=100)
-        .remote(config.reward, config.run.seed, store, str(folder / REWARD_STATE), config.resources.torch_threads)
-    )
-    factory = functools.partial(connect_llm, config.llm, serve)
     annotators = tuple(
-        ray.remote(Annotator)
-        .options(**FOREVER, max_concurrency=100)
-        .remote(
-            store,
-            factory,
-            prompt,
-            settings.goal,
+        _start(
+            Annotator,
+            concurrency=100,
+            store=store,
+            language_model_factory=functools.partial(connect_llm, config.llm, serve),
+            prompt=prompt,
+            goal=settings.goal,
             name=f"annotator {i + 1}",
             batch_size=settings.batch_size,
             timeout_s=config.llm.timeout_s,
@@ -101,7 +111,23 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
         for i in range(settings.annotators)
     )
     tasks = (reward_model.run.remote(), *(annotator.run.remote() for annotator in annotators))
-    return Advisers(store, reward_model, annotators, app, tasks)
+    return Advisers(store, reward_model, annotators, deployed, tasks)
+
+
+def stop_advisers(advisers: Advisers) -> None:
+    """Takes the language model down again if this run brought it; the actors end with the driver."""
+    if advisers.deployed is not None:
+        from ray import serve
+
+        serve.delete(advisers.deployed, _blocking=False)
+
+
+def _start(kind: type, *, concurrency: int, gpus: float = 0.0, **arguments: Any) -> Any:
+    """An actor of a plain class that is restarted, and its calls retried, for as long as the run lasts."""
+    actor: Any = ray.remote(kind).options(
+        max_restarts=-1, max_task_retries=-1, num_cpus=0, num_gpus=gpus, max_concurrency=concurrency
+    )
+    return actor.remote(**arguments)
 
 
 def check_llm(config: Config, serve: ServeConfig | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from types import TracebackType
+from typing import Any
 
 from oni_ray.config import ResourcesSection
 from oni_ray.errors import UserError
@@ -19,20 +20,20 @@ class RaySession:
 
     def __enter__(self) -> RaySession:
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers run at nice 15 otherwise
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "1")
         import ray
 
         if ray.is_initialized():
             return self
         settings = self._resources
-        quiet = {"configure_logging": True, "logging_level": logging.ERROR, "log_to_driver": False}
+        quiet: dict[str, Any] = {"configure_logging": True, "logging_level": logging.ERROR, "log_to_driver": False}
+        address = settings.address or os.environ.get("RAY_ADDRESS")  # the latter is how `ray job submit` tells
         try:
-            if settings.address is not None:
-                ray.init(address=settings.address, namespace="oni_ray", **quiet)
+            if address is not None:
+                ray.init(address=address, namespace="oni_ray", **quiet)
             else:
                 ray.init(
+                    address="local",
                     num_cpus=settings.num_cpus,
                     include_dashboard=settings.dashboard,
                     object_store_memory=settings.object_store_mb * 2**20,
@@ -41,8 +42,8 @@ class RaySession:
                 )
         except ConnectionError as error:
             raise UserError(
-                f"No Ray cluster answers at resources.address={settings.address} ({str(error).splitlines()[0]}); "
-                "start one with `ray start --head`, or leave resources.address unset."
+                f"No Ray cluster answers at {address}, which resources.address or RAY_ADDRESS names "
+                f"({str(error).splitlines()[0]}); start one with `ray start --head`, or leave both unset."
             ) from None
         self._connected = True
         return self

@@ -48,9 +48,7 @@ def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: in
         rllib = PPOConfig(FragmentPPO).training(minibatch_size=None, num_epochs=1, use_kl_loss=False)
         learner: Any = PPOLearner
     else:
-        rllib = IMPALAConfig(FragmentIMPALA).training(
-            timeout_s_sampler_manager=SAMPLER_WAIT_S, broadcast_interval=1
-        )
+        rllib = IMPALAConfig(FragmentIMPALA).training(timeout_s_sampler_manager=SAMPLER_WAIT_S, broadcast_interval=1)
         learner = AppoLearner if settings.name == "appo" else ImpalaLearner
     rllib = (
         rllib.environment("captioned", env_config={"config": config, "store": store, "attempt": attempt})
@@ -80,9 +78,15 @@ def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: in
             grad_clip=settings.grad_norm,
             grad_clip_by="global_norm",
         )
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=ActorCriticModule, model_config={NETWORK: network_sizes(config.policy)}))
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=ActorCriticModule, model_config={NETWORK: network_sizes(config.policy)}
+            )
+        )
         .fault_tolerance(restart_failed_env_runners=True)
-        .reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=0, min_train_timesteps_per_iteration=0)
+        .reporting(
+            min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=0, min_train_timesteps_per_iteration=0
+        )
         .debugging(seed=config.run.seed, log_level="WARN")
     )
     rllib.torch_skip_nan_gradients = True
@@ -92,6 +96,7 @@ def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: in
 def network_sizes(policy: PolicySection) -> dict[str, Any]:
     """The keyword arguments of `NetworkSpec` that the configuration decides."""
     return {
+        "encoder": policy.encoder,
         "glyph_embedding": policy.glyph_embedding,
         "channels": policy.channels,
         "message_vocabulary": policy.message_vocabulary,

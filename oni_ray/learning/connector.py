@@ -28,7 +28,7 @@ CAPTION_COUNT = "caption_count"
 class FragmentsToBatch(ConnectorV2):
     """Joins the columns of all fragments: arrays [T(+1), B, ...], where B is the sum of the fragments' columns."""
 
-    def __call__(
+    def __call__(  # type: ignore[override]  # fragments take the place of episodes
         self, *, episodes: Sequence[Fragment], shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         captions, index = merge_captions(episodes)
@@ -40,9 +40,7 @@ class FragmentsToBatch(ConnectorV2):
         return {
             DEFAULT_MODULE_ID: {
                 Columns.OBS: {k: _join([f.observations[k] for f in episodes], axis=1) for k in observations},
-                Columns.STATE_IN: {
-                    k: _join([f.state_in[k] for f in episodes], axis=0) for k in episodes[0].state_in
-                },
+                Columns.STATE_IN: {k: _join([f.state_in[k] for f in episodes], axis=0) for k in episodes[0].state_in},
                 RESETS: _join([f.resets for f in episodes], axis=1),
                 Columns.ACTIONS: _join([f.actions for f in episodes], axis=1),
                 Columns.ACTION_LOGP: _join([f.behaviour_logp for f in episodes], axis=1),

@@ -17,6 +17,8 @@ from oni_ray.rewards.base import RewardSnapshot
 from oni_ray.rollout.episodic import episodic_weights
 from oni_ray.rollout.fragment import Fragment
 
+MAX_CACHED = 200_000  # captions whose reward is remembered while the reward function stays the same
+
 
 class SnapshotSource(Protocol):
     """Where newer reward functions come from."""
@@ -88,6 +90,8 @@ class IntrinsicReward:
         """r_int of each caption, [N] float32; 0 for the empty one and before the first snapshot."""
         if self._snapshot is None:
             return np.zeros(len(captions), dtype=np.float32)
+        if len(self._cache) > MAX_CACHED:
+            self._cache = {"": 0.0}
         unknown = [caption for caption in captions if caption not in self._cache]
         if unknown:
             self._cache.update(zip(unknown, self._snapshot.rewards(unknown).tolist(), strict=True))

@@ -6,7 +6,8 @@ waits for that thread anyway, and a remote learner's actor queue does the same j
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -56,7 +57,7 @@ class FragmentLearner(TorchLearner):
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Adam with the configured epsilon."""
-        params = self.get_parameters(self._module[module_id])
+        params = self.get_parameters(self.module[module_id])
         eps = self.config.learner_config_dict["config"].algorithm.adam_eps
         optimizer = torch.optim.Adam(params, eps=eps, foreach=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
@@ -73,7 +74,7 @@ class FragmentLearner(TorchLearner):
         """One training step on a batch of fragments; returns reduced metrics, with the new weights if asked for."""
         if training_data is not None:
             training_data.solve_refs()
-            episodes = training_data.episodes
+            episodes = cast(list[Fragment], training_data.episodes)
         if not episodes:
             raise ValueError("a training step needs fragments")
         self.before_gradient_based_update(timesteps=timesteps or {})
@@ -91,7 +92,8 @@ class FragmentLearner(TorchLearner):
     def make_batch(self, fragments: list[Fragment]) -> tuple[Batch, dict[str, Any]]:
         """The connector's tensors on this learner's device, and what it put beside them."""
         shared: dict[str, Any] = {}
-        batch = self._learner_connector(
+        connector = cast(Callable[..., dict[str, Any]], self._learner_connector)
+        batch = connector(
             rl_module=self.module, batch={}, episodes=fragments, shared_data=shared, metrics=self.metrics
         )[DEFAULT_MODULE_ID]
         return _to_device(batch, self.device), shared

@@ -5,7 +5,7 @@ Minibatches cut the batch between columns, never inside a fragment, so the recur
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -15,7 +15,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from oni_ray.learning.learner import Batch, FragmentLearner
 from oni_ray.learning.policy_terms import clipped_surrogate, policy_terms, standardize
 from oni_ray.learning.returns import gae
-from oni_ray.policy.module import VALUES
+from oni_ray.policy.module import VALUES, ActorCriticModule
 
 ADVANTAGES = "advantages"
 VALUE_TARGETS = "value_targets"
@@ -28,7 +28,7 @@ class PPOLearner(FragmentLearner):
         """Computes advantages with the policy as it was, then takes `epochs * minibatches` gradient steps."""
         settings = self.settings
         with torch.no_grad():
-            values = self.module[DEFAULT_MODULE_ID].compute_values(batch)
+            values = cast(ActorCriticModule, self.module[DEFAULT_MODULE_ID]).compute_values(batch)
         advantages, targets = gae(self.trajectory(batch), values, settings.gamma, settings.gae_lambda)
         batch[ADVANTAGES] = standardize(advantages) if settings.normalize_advantages else advantages
         batch[VALUE_TARGETS] = targets

@@ -5,7 +5,7 @@ Runners call `module.network` directly with time-first arrays, so RLlib's per-st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import torch
@@ -21,7 +21,7 @@ NETWORK = "network"
 
 
 class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
-    """`ActorCritic` behind RLlib's interface; `model_config["network"]` holds the keyword arguments of `NetworkSpec`."""
+    """`ActorCritic` behind RLlib's interface; `model_config["network"]` has the keyword arguments of `NetworkSpec`."""
 
     def setup(self) -> None:
         space, actions = self.observation_space, self.action_space
@@ -35,7 +35,7 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
                 crop=glyphs.shape[0],
                 status=status.shape[0],
                 actions=int(actions.n),
-                **self.model_config[NETWORK],
+                **cast(dict[str, Any], self.model_config)[NETWORK],
             )
         )
 

@@ -6,6 +6,7 @@ fragment without an episode start costs one call of the fused LSTM or GRU kernel
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,7 @@ class NetworkSpec:
     crop: int
     status: int
     actions: int
+    encoder: str = "glyph_crop"
     glyph_embedding: int = 16
     channels: int = 32
     message_vocabulary: int = 4096
@@ -63,13 +65,16 @@ class GlyphCropEncoder(nn.Module):
         )
 
 
+ENCODERS = {"glyph_crop": GlyphCropEncoder}
+
+
 class ActorCritic(nn.Module):
     """Encoder, recurrent core, policy head and value head."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.encoder = GlyphCropEncoder(spec)
+        self.encoder = ENCODERS[spec.encoder](spec)
         core = nn.LSTM if spec.core == "lstm" else nn.GRU
         self.core = core(self.encoder.width, spec.hidden_size)
         self.heads = nn.Linear(spec.hidden_size, spec.actions + 1)
@@ -108,7 +113,7 @@ class ActorCritic(nn.Module):
         bounds = sorted({0, *starts, features.shape[0]})
         parts = tuple(state[name] for name in self.state_names)
         outputs = []
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             if begin in starts:
                 keep = (~resets[begin]).unsqueeze(-1).to(features.dtype)
                 parts = tuple(part * keep for part in parts)

@@ -24,7 +24,7 @@ def encode_captions(captions: Sequence[str], length: int | None = None) -> torch
 
 
 class CaptionNet(nn.Module):
-    """Bytes [N, L] uint8 -> [N, outputs] float32: embedding, two strided convolutions, maximum over the text, two layers.
+    """Bytes [N, L] uint8 -> [N, outputs] float32: embedding, two strided convolutions, maximum over time, two layers.
 
     Small on purpose: on a CPU it shares the cores with the games, and 32 steps on 256 captions must take seconds.
     """

@@ -61,7 +61,7 @@ class ClassificationReward(RewardModel):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._net = CaptionNet(outputs=2)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # Ray hides GPUs not asked for
         self._net.to(self._device)
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=settings.lr)
         self._train = _Labels()
@@ -99,7 +99,11 @@ class ClassificationReward(RewardModel):
 
     def metrics(self) -> dict[str, float]:
         """Held-out accuracy, also averaged over the classes, the last training loss and the gradient steps."""
-        figures = {"loss": self._loss, "gradient_steps": float(self._steps), "held_out_labels": float(len(self._held_out))}
+        figures = {
+            "loss": self._loss,
+            "gradient_steps": float(self._steps),
+            "held_out_labels": float(len(self._held_out)),
+        }
         if len(self._held_out):
             encoded, labels = self._held_out.tensors(self._device)
             truth = labels.cpu().numpy()

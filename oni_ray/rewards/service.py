@@ -49,10 +49,17 @@ class RewardStatus:
 class RewardService:
     """Owns a `RewardModel` and keeps it up to date with an annotation store."""
 
-    def __init__(self, settings: RewardSection, seed: int, store: Any, state_path: str, threads: int = 1) -> None:
-        """Continues from the state in `state_path` where there is one; it is written there at every publication."""
+    def __init__(
+        self, settings: RewardSection, seed: int, store: Any, state_path: str, question: str = "", threads: int = 1
+    ) -> None:
+        """Continues from the state in `state_path`, which is written there at every publication.
+
+        `question` names what the labels answer (goal, prompt, model): a state of another question or another reward
+        type is not taken over, and the model learns anew.
+        """
         torch.set_num_threads(threads)
         self._settings = settings
+        self._question = question
         self._store = store
         self._state_path = state_path
         self._model = make_reward_model(settings, seed)
@@ -65,10 +72,9 @@ class RewardService:
         self._metrics: dict[str, float] = {}
         self._last_error = ""
         self._changed = False
-        self._catching_up = False
+        self._restored_labels = 0
         self._busy = asyncio.Lock()
-        if Path(state_path).exists():
-            self._restore(torch.load(state_path, weights_only=False))
+        self._restore(Path(state_path))
 
     async def run(self) -> None:
         """Learns for ever; a failure is kept for `status`, and tried again after a pause."""
@@ -91,15 +97,12 @@ class RewardService:
 
     def _learn(self, delta: LabelDelta) -> bool:
         """Takes `delta`, trains by the schedule; whether the reward function differs from the published one."""
-        known = self._model.labels
+        known = max(self._model.labels, self._restored_labels)
         if len(delta):
             self._model.add_labels(delta.captions, delta.helpful)
         self._cursor = delta.cursor
         updates, self._trained_updates = self._policy_updates - self._trained_updates, self._policy_updates
-        fresh = self._model.labels > known
-        if self._catching_up:  # the labels that the restored state was trained on come again
-            self._catching_up = not fresh
-            return False
+        fresh = self._model.labels > known  # after a restore the labels that it was trained on come again
         if self._model.labels >= self._settings.warmup_labels:
             steps = updates if self._model.labels else 0
         else:
@@ -140,6 +143,8 @@ class RewardService:
         async with self._busy:
             state = {
                 "type": self._settings.type,
+                "question": self._question,
+                "labels": max(self._model.labels, self._restored_labels),
                 "model": self._model.get_state(),
                 "version": self._version,
                 "snapshot": self._snapshot,
@@ -147,12 +152,18 @@ class RewardService:
             }
             await asyncio.to_thread(_write_atomically, state, Path(path))
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, path: Path) -> None:
+        if not path.exists():
+            return
+        state = torch.load(path, map_location="cpu", weights_only=False)
+        if (state["type"], state["question"]) != (self._settings.type, self._question):
+            logger.warning("%s belongs to another reward or question and is not used", path)
+            return
         self._model.set_state(state["model"])
         self._version = state["version"]
         self._snapshot = state["snapshot"]
         self._metrics = state["metrics"]
-        self._catching_up = True
+        self._restored_labels = state["labels"]
 
 
 def _write_atomically(state: dict[str, Any], path: Path) -> None:

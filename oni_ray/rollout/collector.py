@@ -55,7 +55,9 @@ class Collector:
                 if dead or cut:
                     terminated[t, b], truncated[t, b] = dead, cut
                     if cut and not dead:
-                        truncation_values[t, b] = self._value(observations, t + 1, b)
+                        # A game that broke off leaves no final observation; the one before is the nearest.
+                        final = t + 1 if info["episode"].end == "step_limit" else t
+                        truncation_values[t, b] = self._value(observations, final, b)
                     episodes.append(EpisodeEnd(t, b, info["episode"]))
                     self._recorder.end_episode(b)
                     self._games.reset(b, out)
@@ -80,9 +82,7 @@ class Collector:
             tuple(episodes),
         )
 
-    def _act(
-        self, observations: dict[str, np.ndarray], resets: np.ndarray, t: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _act(self, observations: dict[str, np.ndarray], resets: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
         """Samples every game's action from the policy; actions [B] int64 and their log-probabilities [B] float32."""
         rows = {name: torch.from_numpy(array[t : t + 1]) for name, array in observations.items()}
         logits, _, self._state = self._network(rows, self._state, torch.from_numpy(resets[t : t + 1]))

@@ -51,6 +51,10 @@ class SentMemory:
         self._limit = limit
         self._seen: dict[str, None] = {}
 
+    def forget(self, caption: str) -> None:
+        """Makes `caption` new again."""
+        self._seen.pop(caption, None)
+
     def new(self, captions: Iterable[str]) -> list[str]:
         """The non-empty captions not seen before, which now count as seen."""
         fresh = []

@@ -20,7 +20,9 @@ class Games:
         self.view = GlyphCropView(config.policy.crop, config.policy.message_words, config.policy.message_vocabulary)
         self._seeds: list[int | None] = [int(s.generate_state(1)[0]) for s in seeds.spawn(self.columns)]
         self._envs = [
-            make_env(config.env.task, max_episode_steps=config.env.max_episode_steps)
+            make_env(
+                config.env.task, max_episode_steps=config.env.max_episode_steps, observation_keys=self.view.raw_keys
+            )
             for _ in range(self.columns)
         ]
 

@@ -54,6 +54,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         self._spaces = kwargs.get("spaces")
         self._env_runner_state_server: Any = None
         self._weights_seq_no = 0
+        self._lost_before = 0
         self.module: Any = None
         self.games: Games | None = None
         self._collector: Collector | None = None
@@ -73,7 +74,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
             self.games.close()
         entropy = [self._ours.run.seed, self.config.env_config["attempt"], self.worker_index]
         self.games = Games(self._ours, np.random.SeedSequence(entropy))
-        self.env = self.games  # the name under which RLlib looks for it
+        self.env: Any = self.games  # the name under which RLlib looks for it
         self._collector = None
 
     def make_module(self) -> None:
@@ -81,7 +82,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         spec = self.config.get_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
         self.module = spec.build()
 
-    def get_spaces(self) -> dict[str, Any]:
+    def get_spaces(self) -> Any:
         """Observation and action space by RLlib's names."""
         if self.games is None:
             return self._spaces
@@ -172,7 +173,8 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         empty = float((fragment.caption_index == 0).mean())
         log("empty_caption_share", empty, window=20)
         if self._sender is not None:
-            log("captions_lost_lifetime", self._sender.lost, reduce="max", window=1)
+            log("captions_lost_lifetime", self._sender.lost - self._lost_before, reduce="lifetime_sum")
+            self._lost_before = self._sender.lost
         for episode in fragment.episodes:
             statistics = episode.statistics
             log(EPISODE_RETURN_MEAN, statistics.extrinsic_return, window=100)

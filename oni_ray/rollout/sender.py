@@ -31,7 +31,9 @@ class CaptionSender:
         """Queues the captions that were not sent before, and sends if nothing is under way."""
         self._waiting.update(dict.fromkeys(self._memory.new(captions)))
         while len(self._waiting) > self._limit:
-            del self._waiting[next(iter(self._waiting))]
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            self._memory.forget(oldest)
             self.lost += 1
         self._settle(wait_s=0)
         self._send()

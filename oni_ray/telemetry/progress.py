@@ -33,7 +33,7 @@ class Progress:
         self._config = config
         self._console = console
         self._started = time.monotonic()
-        self._row: dict[str, float] = {}
+        self._row: dict[str, float] = {"env_steps": float(before.env_steps)}
         self._start = {"seconds": before.seconds, "env_steps": float(before.env_steps)}
         self._previous = self._start
         self._shown = -math.inf
@@ -116,16 +116,16 @@ class Progress:
             self._row.update(read_counts(counts))
         if self._reward and (status := ask(self._reward)) is not None:
             self._row.update(read_reward_status(status))
-        for probe in self._annotators:
-            ask(probe)
+        rates = [status.captions_per_s for probe in self._annotators if (status := ask(probe)) is not None]
+        if rates:
+            self._row["captions_per_s"] = sum(rates)
         self._memory.sample()
 
     def _write(self) -> None:
         self._row["seconds"] = self.seconds
         elapsed = self._row["seconds"] - self._previous["seconds"]
-        for total, rate in (("env_steps", "env_steps_per_s"), ("texts_asked", "captions_per_s")):
-            if total in self._row and elapsed > 0:
-                self._row[rate] = max(0.0, (self._row[total] - self._previous.get(total, 0.0)) / elapsed)
+        if elapsed > 0:
+            self._row["env_steps_per_s"] = (self._row["env_steps"] - self._previous["env_steps"]) / elapsed
         self._shown = time.monotonic()
         self._previous = dict(self._row)
         self._csv.write(self._row)
@@ -150,6 +150,10 @@ class Progress:
         if broken:
             since = max(status.unavailable_since_s for status in broken)
             return f"language model silent for {since:.0f} s ({_short(broken[0].last_error)}); training goes on"
+        if self._counts and self._counts.value is not None and self._counts.value.write_error:
+            return f"labels cannot be written ({_short(self._counts.value.write_error)}); training goes on"
+        if self._reward and self._reward.value is not None and self._reward.value.last_error:
+            return f"the reward model fails ({_short(self._reward.value.last_error)}); training goes on"
         if self._counts and self._counts.age_s > _STALE_S:
             return f"annotation store silent for {self._counts.age_s:.0f} s; training goes on"
         return "labelling"
@@ -186,7 +190,11 @@ class Progress:
                 f"{get('episodes', 0):,.0f}   return {get('return_mean', math.nan):.2f}   "
                 f"depth {get('depth_mean', math.nan):.2f}   length {get('length_mean', math.nan):.0f}",
             ),
-            ("policy", f"update {self.policy_updates:,}   lag {get('policy_lag_mean', 0):.1f}   entropy {get('entropy', 0):.2f}"),
+            (
+                "policy",
+                f"update {self.policy_updates:,}   lag {get('policy_lag_mean', 0):.1f}   "
+                f"entropy {get('entropy', 0):.2f}",
+            ),
             ("dropped", f"{get('env_steps_dropped', 0):,.0f} steps") if get("env_steps_dropped") else None,
         ]
         if self._counts:
@@ -205,8 +213,8 @@ class Progress:
                 ),
                 (
                     "reward",
-                    f"intrinsic {get('intrinsic_reward_mean', 0):.4f}   extrinsic {get('extrinsic_reward_mean', 0):.4f}   "
-                    f"trained on {get('reward_mean', 0):.4f}",
+                    f"intrinsic {get('intrinsic_reward_mean', 0):.4f}   "
+                    f"extrinsic {get('extrinsic_reward_mean', 0):.4f}   trained on {get('reward_mean', 0):.4f}",
                 ),
             ]
         for pair in rows:

@@ -41,10 +41,10 @@ def caption_rows(algorithm: Any, advisers: Advisers, limit: int = 5000) -> list[
     """The most frequent captions with their rewards, the highest reward first, equal ones by count."""
     if advisers.store is None:
         return []
-    (table,) = [t for t in algorithm.learner_group.foreach_learner(lambda learner: learner.caption_table(limit))][:1]
-    table = table.get() if hasattr(table, "get") else table
+    results = list(algorithm.learner_group.foreach_learner(lambda learner: learner.caption_table(limit)))
+    table = results[0].get() if hasattr(results[0], "get") else results[0]
     rows = [CaptionRow(*row) for row in table]
-    return sorted(rows, key=lambda r: (-r.reward, -_or(r.score, -1.0), -r.count))
+    return sorted(rows, key=lambda r: (-r.reward, -r.count))
 
 
 def write_report(config: Config, folder: Path, progress: Progress, captions: list[CaptionRow]) -> dict[str, Any]:
@@ -80,7 +80,10 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
     table = Table(title="Summary", show_header=False)
     figures = [
         ("env steps", f"{summary['env_steps']:,} in {summary['seconds']:.0f} s, {summary['env_steps_per_s']:,.0f}/s"),
-        ("episodes", f"{summary['episodes']:,}, mean return {summary['return_mean']:.2f}, depth {summary['depth_mean']:.2f}"),
+        (
+            "episodes",
+            f"{summary['episodes']:,}, mean return {summary['return_mean']:.2f}, depth {summary['depth_mean']:.2f}",
+        ),
     ]
     if summary["reward"] != "none":
         labels = summary["labels"]
@@ -102,7 +105,12 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
                 f"{summary['held_out_accuracy']:.2f}, mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
             ),
         ]
-    figures.append(("peak memory", f"{sum(summary['peak_memory_mb'].values()):,} MB over all processes (shared pages counted in each)"))
+    figures.append(
+        (
+            "peak memory",
+            f"{sum(summary['peak_memory_mb'].values()):,} MB over all processes (shared pages counted in each)",
+        )
+    )
     figures.append(("results", str(folder)))
     for name, value in figures:
         table.add_row(name, Text(value))
@@ -137,7 +145,9 @@ def plot_learning_curve(folder: Path) -> None:
     )
     for axis, (title, names) in zip(axes, panels, strict=True):
         for name in names:
-            points = [(r["env_steps"], r[name]) for r in rows if not math.isnan(r[name]) and not math.isnan(r["env_steps"])]
+            points = [
+                (r["env_steps"], r[name]) for r in rows if not math.isnan(r[name]) and not math.isnan(r["env_steps"])
+            ]
             if points:
                 axis.plot(*zip(*points, strict=True), label=name)
         axis.set_title(title)
@@ -162,7 +172,11 @@ def plot_labels(folder: Path, labels: dict[str, int], captions: list[CaptionRow]
     low = sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]
     shown = [*high, *(c for c in reversed(low) if c not in high)][::-1]
     names = [_plain(f"{c.caption[:56]}  x{c.count}") for c in shown]
-    right.barh(range(len(shown)), [_or(c.score, 0.0) for c in shown], color=[colours[0] if c.reward > 0 else colours[1] for c in shown])
+    right.barh(
+        range(len(shown)),
+        [_or(c.score, 0.0) for c in shown],
+        color=[colours[0] if c.reward > 0 else colours[1] for c in shown],
+    )
     right.set_yticks(range(len(shown)), names, fontsize=8)
     right.set_title("Captions by reward: score, green where rewarded")
     figure.savefig(folder / LABELS, dpi=110)
