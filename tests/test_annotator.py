@@ -75,7 +75,7 @@ def breaker() -> CircuitBreaker:
 def make_store(folder: Path, prompt: Prompt = LABEL, **changes: Any) -> AnnotationStore:
     arguments = {
         "goal": "score",
-        "prompt": prompt.id,
+        "prompt": prompt.identity("score"),
         "model": "fake",
         "split_sentences": False,
         "flush_interval_s": 0.0,
@@ -154,7 +154,11 @@ def test_the_log_says_who_answered_and_how_sure(tmp_path: Path) -> None:
     run(scenario())
     (row,) = read_labels(tmp_path).to_pylist()
     assert row["confidence"] == pytest.approx(8 / 9)  # no bias is known for the model "fake"
-    assert (row["annotator"], row["prompt_name"], row["prompt_hash"]) == ("annotator-3", "label_v1", LABEL.hash)
+    assert (row["annotator"], row["prompt_name"], row["prompt_hash"]) == (
+        "annotator-3",
+        "label_v1",
+        LABEL.identity("score").hash,
+    )
 
 
 @pytest.mark.parametrize(

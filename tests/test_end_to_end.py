@@ -114,7 +114,7 @@ def test_the_language_models_labels_became_reward(run: Run) -> None:
     labels = read_labels(run.folder)
     assert set(labels["model"].to_pylist()) == {"smollm2-135m-instruct"}
     prompt = Prompt.load("label_v1")
-    assert set(labels["prompt_hash"].to_pylist()) == {prompt.hash}
+    assert set(labels["prompt_hash"].to_pylist()) == {prompt.identity("score").hash}
     assert len(set(labels["text"].to_pylist())) >= 20
 
 
@@ -129,7 +129,10 @@ def test_no_caption_is_lost(run: Run) -> None:
 
     async def known() -> int:
         store = AnnotationStore(
-            str(run.folder), settings.goal, Prompt.load(settings.prompt).id, "smollm2-135m-instruct"
+            str(run.folder),
+            settings.goal,
+            Prompt.load(settings.prompt).identity(settings.goal),
+            "smollm2-135m-instruct",
         )
         before = store.counts().met
         await store.submit([row.caption for row in read_captions(run.folder)])
@@ -203,7 +206,10 @@ def test_a_resumed_run_has_equal_weights_labels_and_reward(run: Run, ray_cluster
 
     async def labels() -> dict[str, float]:
         store = AnnotationStore(
-            str(folder), config.annotation.goal, Prompt.load(config.annotation.prompt).id, "smollm2-135m-instruct"
+            str(folder),
+            config.annotation.goal,
+            Prompt.load(config.annotation.prompt).identity("score"),
+            "smollm2-135m-instruct",
         )
         delta = await store.labels_since(0)
         await store.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oni_ray.annotation import prompts
 from oni_ray.annotation.prompts import Prompt, escape_caption, prompt_names
+from oni_ray.annotation.sentences import split_sentences
 from oni_ray.errors import UserError
 
 YAML = """
@@ -116,9 +120,13 @@ def test_a_caption_can_neither_close_its_quotes_nor_form_a_control_token(caption
 
 
 def test_the_hash_is_stable_and_changes_with_everything_that_influences_an_answer() -> None:
-    base = Prompt.parse(YAML, "tiny").hash
-    assert Prompt.parse(YAML, "elsewhere").hash == base
-    assert Prompt.parse(YAML.replace("name: tiny", "name: other"), "tiny").hash == base
+    def hash_of(text: str) -> str:
+        return Prompt.parse(text, "tiny").identity("score").hash
+
+    base = hash_of(YAML)
+    assert hash_of(YAML.replace("name: tiny", "name: other")) == base
+    other_goal = "goals:\n  other:\n    statement: Is it round?\n"
+    assert hash_of(YAML.replace("goals:\n", other_goal)) == base
     assert len(base) == 64
     changes = [
         ("Is it good?", "Is it bad?"),
@@ -135,7 +143,7 @@ def test_the_hash_is_stable_and_changes_with_everything_that_influences_an_answe
         ("version: 1", "version: 1\nmax_tokens: 9"),
         ("version: 1", "version: 2"),
     ]
-    hashes = {Prompt.parse(YAML.replace(old, new), "tiny").hash for old, new in changes}
+    hashes = {hash_of(YAML.replace(old, new)) for old, new in changes}
     assert len(hashes | {base}) == len(changes) + 1
 
 
@@ -176,11 +184,31 @@ def test_a_wrong_file_is_refused_with_a_reason(old: str, new: str, message: str)
 def test_a_prompt_file_of_ones_own_is_read_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(YAML, "utf-8")
-    assert Prompt.load(str(path)).hash == Prompt.parse(YAML, "tiny").hash
+    assert Prompt.load(str(path)).identity("score") == Prompt.parse(YAML, "tiny").identity("score")
 
 
-def test_few_shot_examples_are_not_captions_of_the_development_set() -> None:
-    captions = (Path(__file__).parent / "data" / "score_captions_dev.jsonl").read_text("utf-8")
-    for name in prompts.prompt_names():
-        for example in Prompt.load(name).goal("score").examples:
-            assert f'"{example.caption}"' not in captions
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("label_v1", "score_captions_dev.jsonl"),
+        ("label_v1", "score_sentences_dev.jsonl"),
+        ("reasoned_v1", "score_captions_dev.jsonl"),
+    ],
+)
+def test_few_shot_examples_are_not_in_the_development_set(name: str, file: str) -> None:
+    rows = development_rows(file)
+    known = {sentence for row in rows for sentence in (row["caption"], *split_sentences(row["caption"]))}
+    assert known.isdisjoint(example.caption for example in Prompt.load(name).goal("score").examples)
+
+
+def test_the_development_sentences_are_distinct_single_sentences_with_both_labels_in_both_halves() -> None:
+    rows = development_rows("score_sentences_dev.jsonl")
+    assert all(split_sentences(row["caption"]) == (row["caption"],) for row in rows)
+    assert len({row["caption"] for row in rows}) == len(rows)
+    assert {(zlib.crc32(row["caption"].encode()) % 2, row["helpful"]) for row in rows} == set(product((0, 1), (0, 1)))
+    assert all(row["count"] >= 0 for row in rows)
+
+
+def development_rows(name: str) -> list[dict[str, Any]]:
+    lines = (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]

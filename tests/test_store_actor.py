@@ -42,7 +42,7 @@ def test_a_killed_store_actor_loses_no_caption_and_no_label(ray_cluster: None, t
         store = (
             ray.remote(AnnotationStore)
             .options(max_restarts=-1, num_cpus=0)
-            .remote(str(tmp_path), goal="score", prompt=LABEL.id, model="fake", split_sentences=False)
+            .remote(str(tmp_path), goal="score", prompt=LABEL.identity("score"), model="fake", split_sentences=False)
         )
         first_pid = await store.__ray_call__.remote(lambda self: os.getpid())
         annotators = [

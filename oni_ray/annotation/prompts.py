@@ -118,17 +118,16 @@ class Prompt:
         if not self.goals:
             raise ValueError("it must have at least one goal")
 
-    @property
-    def hash(self) -> str:
-        """SHA-256 over everything in the file except its name, over all that influences an answer; 64 hex digits."""
-        content = {key: value for key, value in vars(self).items() if key not in ("name", "goals")}
-        content["goals"] = sorted(self.goals.items())
-        canonical = json.dumps(content, sort_keys=True, ensure_ascii=True, default=vars)
-        return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+    def identity(self, goal: str) -> PromptId:
+        """The question asked under `goal`: the prompt's name, and a SHA-256 over everything that influences an answer.
 
-    @property
-    def id(self) -> PromptId:
-        return PromptId(self.name, self.hash)
+        The other goals of the file do not enter, so adding one keeps the labels of this one. Raises UserError for an
+        unknown goal.
+        """
+        content = {key: value for key, value in vars(self).items() if key not in ("name", "goals")}
+        content["goal"] = self.goal(goal)
+        canonical = json.dumps(content, sort_keys=True, ensure_ascii=True, default=vars)
+        return PromptId(self.name, hashlib.sha256(canonical.encode("ascii")).hexdigest())
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
         return Advisers()
     prompt = Prompt.load(config.annotation.prompt)
     settings = config.annotation
+    question = prompt.identity(settings.goal)
     deployed = None
     if serve is not None:
         if status(serve.app).state == NOT_DEPLOYED:
@@ -74,7 +75,7 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
     store_settings: dict[str, Any] = {
         "folder": str(folder),
         "goal": settings.goal,
-        "prompt": prompt.id,
+        "prompt": question,
         "model": model,
         "split_sentences": settings.split_sentences,
         "queue_limit": settings.queue_limit,
@@ -93,7 +94,7 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
         seed=config.run.seed,
         store=store,
         state_path=str(folder / REWARD_MODEL),
-        question=f"{settings.goal} {prompt.id.hash} {model}",
+        question=f"{settings.goal} {question.hash} {model}",
         threads=config.resources.torch_threads,
     )
     annotators = tuple(

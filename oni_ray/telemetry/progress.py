@@ -143,7 +143,7 @@ class Progress:
         if not self._annotators:
             return "no intrinsic reward"
         statuses = [probe.value for probe in self._annotators if probe.value is not None]
-        if not statuses or all(status.asked == 0 and not status.labelled for status in statuses):
+        if not self._row.get("texts_asked"):
             error = next((status.last_error for status in statuses if status.last_error), "")
             return f"waiting for the language model{f' ({_short(error)})' if error else ''}"
         broken = [status for status in statuses if status.unavailable_since_s is not None]
