@@ -66,6 +66,11 @@ def last_row(folder: Path) -> dict[str, float]:
     return {name: float(value) for name, value in rows[-1].items() if value} if rows else {}
 
 
+def open_store(folder: Path) -> AnnotationStore:
+    """The store of a run, as the run itself would open it."""
+    return AnnotationStore(str(folder), "score", Prompt.load("label_v1").identity("score"), "smollm2-135m-instruct")
+
+
 def finish(process: subprocess.Popen) -> str:
     try:
         output, _ = process.communicate(timeout=180)
@@ -125,15 +130,9 @@ def test_no_caption_is_lost(run: Run) -> None:
     assert summary["captions_lost"] == 0
     assert summary["labels"]["helpful"] + summary["labels"]["not_helpful"] == summary["captions_labelled"]
     # Every caption that was learned from is known to the store, on disk.
-    settings = load_config(run.folder / "config.yaml").annotation
 
     async def known() -> int:
-        store = AnnotationStore(
-            str(run.folder),
-            settings.goal,
-            Prompt.load(settings.prompt).identity(settings.goal),
-            "smollm2-135m-instruct",
-        )
+        store = open_store(run.folder)
         before = store.counts().met
         await store.submit([row.caption for row in read_captions(run.folder)])
         after = store.counts().met
@@ -205,12 +204,7 @@ def test_a_resumed_run_has_equal_weights_labels_and_reward(run: Run, ray_cluster
     assert all(np.array_equal(np.asarray(saved[k]), np.asarray(weights[k])) for k in saved)
 
     async def labels() -> dict[str, float]:
-        store = AnnotationStore(
-            str(folder),
-            config.annotation.goal,
-            Prompt.load(config.annotation.prompt).identity("score"),
-            "smollm2-135m-instruct",
-        )
+        store = open_store(folder)
         delta = await store.labels_since(0)
         await store.close()
         return dict(zip(delta.captions, delta.helpful.tolist(), strict=True))
