@@ -75,9 +75,9 @@ class Progress:
         return dict(self._row)
 
     @property
-    def peak_memory_mb(self) -> dict[str, int]:
-        """Peak resident memory by process."""
-        return dict(self._memory.peaks_mb)
+    def memory(self) -> MemorySampler:
+        """Peak memory by process and of all processes together."""
+        return self._memory
 
     def update(self, result: dict[str, Any]) -> None:
         """Takes over a result of the algorithm, and writes and shows a row when it is time for one."""

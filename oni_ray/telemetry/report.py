@@ -62,7 +62,8 @@ def write_report(config: Config, folder: Path, progress: Progress, captions: lis
         algorithm=config.algorithm.name,
         reward=config.reward.type,
         llm=_llm_name(config),
-        peak_memory_mb=progress.peak_memory_mb,
+        peak_memory_mb=progress.memory.peaks_mb,
+        peak_memory_total_mb=progress.memory.total_peak_mb,
     )
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     with (folder / CAPTIONS).open("w", newline="") as file:
@@ -105,12 +106,7 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
                 f"{summary['held_out_accuracy']:.2f}, mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
             ),
         ]
-    figures.append(
-        (
-            "peak memory",
-            f"{sum(summary['peak_memory_mb'].values()):,} MB over all processes (shared pages counted in each)",
-        )
-    )
+    figures.append(("peak memory", f"{summary['peak_memory_total_mb']:,} MB over all processes"))
     figures.append(("results", str(folder)))
     for name, value in figures:
         table.add_row(name, Text(value))
