@@ -95,8 +95,12 @@ def serve(
     config: Annotated[Path, typer.Argument(help="Serve YAML, for example serve_configs/smollm2_cpu.yaml.")],
 ) -> None:
     """Deploy a language model with Ray Serve and keep it up until Ctrl-C."""
+    import signal
+
     from oni_ray.serving.deploy import serve_forever
 
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started it in the background, SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     serve_forever(config)
 
 

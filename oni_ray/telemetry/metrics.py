@@ -63,6 +63,34 @@ METRICS: dict[str, str] = {
     "reward_loss": "Training loss of the reward model at its last step.",
 }
 
+# Figures that are 0 when nothing has happened; the others are unknown until they are measured.
+COUNTERS = [
+    "env_steps",
+    "env_steps_trained",
+    "env_steps_dropped",
+    "policy_updates",
+    "episodes",
+    "deaths",
+    "step_limits",
+    "aborted",
+    "successes",
+    "intrinsic_reward_mean",
+    "intrinsic_reward_sum",
+    "policy_lag_mean",
+    "reward_version",
+    "captions_met",
+    "captions_labelled",
+    "captions_queued",
+    "captions_invalid",
+    "captions_dropped",
+    "captions_lost",
+    "labels_helpful",
+    "labels_not_helpful",
+    "texts_asked",
+    "captions_per_s",
+    "reward_labels",
+]
+
 _RUNNER = {
     "num_env_steps_sampled_lifetime": "env_steps",
     "num_episodes_lifetime": "episodes",
@@ -112,6 +140,11 @@ _REWARD = {
     "held_out_balanced_accuracy": "held_out_balanced_accuracy",
     "loss": "reward_loss",
 }
+
+
+def figure(value: float | None, form: str) -> str:
+    """`value` in the format `form`, or a dash where it is unknown."""
+    return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def read_result(result: dict[str, Any]) -> dict[str, float]:

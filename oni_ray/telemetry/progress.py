@@ -19,7 +19,7 @@ from oni_ray.checkpoint import Counters
 from oni_ray.cluster.actors import Advisers
 from oni_ray.config import Config
 from oni_ray.telemetry.memory import MemorySampler
-from oni_ray.telemetry.metrics import METRICS, EpisodeFigures, read_counts, read_result, read_reward_status
+from oni_ray.telemetry.metrics import METRICS, EpisodeFigures, figure, read_counts, read_result, read_reward_status
 from oni_ray.telemetry.probe import Probe
 
 CSV = "progress.csv"
@@ -164,8 +164,8 @@ class Progress:
             f"{_duration(self.seconds)}",
             f"{self.env_steps:,} steps",
             f"{get('env_steps_per_s', 0):,.0f}/s",
-            f"return {get('return_mean', math.nan):.2f}",
-            f"depth {get('depth_mean', math.nan):.2f}",
+            f"return {figure(get('return_mean'), '.2f')}",
+            f"depth {figure(get('depth_mean'), '.2f')}",
             f"lag {get('policy_lag_mean', 0):.1f}",
         ]
         if self._counts:
@@ -187,8 +187,8 @@ class Progress:
             ("env steps", f"{self.env_steps:,}   {get('env_steps_per_s', 0):,.0f}/s"),
             (
                 "episodes",
-                f"{get('episodes', 0):,.0f}   return {get('return_mean', math.nan):.2f}   "
-                f"depth {get('depth_mean', math.nan):.2f}   length {get('length_mean', math.nan):.0f}",
+                f"{get('episodes', 0):,.0f}   return {figure(get('return_mean'), '.2f')}   "
+                f"depth {figure(get('depth_mean'), '.2f')}   length {figure(get('length_mean'), '.0f')}",
             ),
             (
                 "policy",
@@ -209,7 +209,7 @@ class Progress:
                 (
                     "reward model",
                     f"version {get('reward_version', 0):.0f}   {get('reward_age_s', 0):.0f} s old   "
-                    f"held-out accuracy {get('held_out_accuracy', math.nan):.2f}",
+                    f"held-out accuracy {figure(get('held_out_accuracy'), '.2f')}",
                 ),
                 (
                     "reward",

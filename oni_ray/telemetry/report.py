@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oni_ray.config import Config
-from oni_ray.telemetry.metrics import METRICS
+from oni_ray.telemetry.metrics import COUNTERS, METRICS, figure
 
 if TYPE_CHECKING:
     from oni_ray.cluster.actors import Advisers
@@ -50,7 +50,8 @@ def caption_rows(algorithm: Any, advisers: Advisers, limit: int = 5000) -> list[
 def write_report(config: Config, folder: Path, progress: Progress, captions: list[CaptionRow]) -> dict[str, Any]:
     """Writes the files of the report into the run folder; returns the summary."""
     row = progress.row
-    summary: dict[str, Any] = {name: _number(row.get(name, 0.0)) for name in METRICS}
+    unknown = {name: 0.0 if name in COUNTERS else None for name in METRICS}
+    summary: dict[str, Any] = {name: _number(row.get(name, unknown[name])) for name in METRICS}
     summary.update(
         env_steps_per_s=round(progress.average_rate(), 1),
         captions_per_s=round(row.get("texts_asked", 0.0) / max(progress.seconds_here, 1e-9), 3),
@@ -83,7 +84,8 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
         ("env steps", f"{summary['env_steps']:,} in {summary['seconds']:.0f} s, {summary['env_steps_per_s']:,.0f}/s"),
         (
             "episodes",
-            f"{summary['episodes']:,}, mean return {summary['return_mean']:.2f}, depth {summary['depth_mean']:.2f}",
+            f"{summary['episodes']:,}, mean return {figure(summary['return_mean'], '.2f')}, "
+            f"depth {figure(summary['depth_mean'], '.2f')}",
         ),
     ]
     if summary["reward"] != "none":
@@ -103,7 +105,8 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
             (
                 "reward",
                 f"{summary['reward']}, version {summary['reward_version']}, held-out accuracy "
-                f"{summary['held_out_accuracy']:.2f}, mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
+                f"{figure(summary['held_out_accuracy'], '.2f')}, "
+                f"mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
             ),
         ]
     figures.append(("peak memory", f"{summary['peak_memory_total_mb']:,} MB over all processes"))
@@ -111,7 +114,9 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
     for name, value in figures:
         table.add_row(name, Text(value))
     console.print(table)
-    if summary["reward"] != "none":
+    if summary["reward"] != "none" and not summary["reward_version"]:
+        console.print("No label became a reward yet: the language model needs a minute or two to start.")
+    elif summary["reward"] != "none":
         captions = read_captions(folder)
         console.print(_caption_table("Highest reward", captions[:SHOWN]))
         console.print(_caption_table("Lowest reward", sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]))
@@ -186,7 +191,7 @@ def _read_progress(folder: Path) -> list[dict[str, float]]:
 def _caption_table(title: str, captions: list[CaptionRow]) -> Table:
     table = Table("reward", "score", "met", "caption", title=title)
     for row in captions:
-        table.add_row(f"{row.reward:.2f}", f"{row.score:.2f}", f"{row.count:,}", Text(row.caption))
+        table.add_row(f"{row.reward:.2f}", figure(row.score, ".2f"), f"{row.count:,}", Text(row.caption))
     return table
 
 
@@ -196,7 +201,9 @@ def _llm_name(config: Config) -> str | None:
     return config.llm.model if config.llm.backend == "openai" else Path(config.llm.serve_config).stem
 
 
-def _number(value: float) -> float | int:
+def _number(value: float | None) -> float | int | None:
+    if value is None or math.isnan(value):
+        return None
     return int(value) if float(value).is_integer() else float(f"{value:.6g}")
 
 
