@@ -162,6 +162,22 @@ def test_the_service_follows_the_store_and_a_restart_is_the_same_function(reward
     asyncio.run(check())
 
 
+def test_a_damaged_state_is_set_aside_and_learned_anew(tmp_path) -> None:
+    path = tmp_path / "state.pt"
+    path.write_bytes(b"half a file")
+    captions, labels = planted()
+
+    async def check() -> None:
+        service = RewardService(settings(publish_interval_s=0.0), 1, FixedStore(captions, labels), str(path))
+        assert await service.snapshot_if_newer(0) is None
+        await service.step()
+        assert (await service.status()).version == 1
+
+    asyncio.run(check())
+    assert (tmp_path / "state.pt.damaged").read_bytes() == b"half a file"
+    assert path.stat().st_size > 1000
+
+
 def test_after_the_warm_up_each_policy_update_earns_a_gradient_step(tmp_path) -> None:
     captions, labels = planted()
     store = FixedStore(captions, labels)

@@ -8,6 +8,7 @@ prompt handling are the same as there.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ _X_SCORE, _X_GOLD, _X_LEVEL, _X_TIME = (
 )
 
 
-class NetHackTask(gymnasium.Env):
+class NetHackTask(gymnasium.Env, abc.ABC):
     """A game of NetHack with a text caption for every step; subclasses say what is rewarded.
 
     Observations are a dict of NLE's own arrays, by default glyphs ([21, 79] int16), blstats ([27] int64) and message
@@ -139,6 +140,7 @@ class NetHackTask(gymnasium.Env):
 
     # What a task overrides.
 
+    @abc.abstractmethod
     def _task_reward(self, score_gain: int, time_passed: bool, success: bool) -> float:
         """The task's reward for one step.
 
@@ -147,7 +149,6 @@ class NetHackTask(gymnasium.Env):
             time_passed: whether the step advanced game time.
             success: True on the one step that met the task's goal.
         """
-        raise NotImplementedError
 
     def _succeeded_now(self) -> bool:
         """Whether the state after this step meets the task's goal; asked until it first does."""

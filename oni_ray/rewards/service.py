@@ -61,7 +61,7 @@ class RewardService:
         self._settings = settings
         self._question = question
         self._store = store
-        self._state_path = state_path
+        self._state_path = Path(state_path)
         self._model = make_reward_model(settings, seed)
         self._cursor = 0
         self._version = 0
@@ -74,7 +74,7 @@ class RewardService:
         self._changed = False
         self._restored_labels = 0
         self._busy = asyncio.Lock()
-        self._restore(Path(state_path))
+        self._restore()
 
     async def run(self) -> None:
         """Learns for ever; a failure is kept for `status`, and tried again after a pause."""
@@ -112,14 +112,27 @@ class RewardService:
         return self._changed
 
     async def publish(self) -> None:
-        """Makes the present reward function the newest snapshot."""
+        """Makes the present reward function the newest snapshot, once it is on disk.
+
+        Were it shown first, a death in between would bring the same version number back with another function.
+        """
         async with self._busy:
-            self._version += 1
-            self._snapshot = await asyncio.to_thread(self._model.snapshot, self._version)
-            self._metrics = await asyncio.to_thread(self._model.metrics)
+            version = self._version + 1
+            snapshot = await asyncio.to_thread(self._model.snapshot, version)
+            metrics = await asyncio.to_thread(self._model.metrics)
+            state = {
+                "type": self._settings.type,
+                "question": self._question,
+                "labels": max(self._model.labels, self._restored_labels),
+                "model": self._model.get_state(),
+                "version": version,
+                "snapshot": snapshot,
+                "metrics": metrics,
+            }
+            await asyncio.to_thread(_write_atomically, state, self._state_path)
+            self._version, self._snapshot, self._metrics = version, snapshot, metrics
             self._changed = False
             self._published = time.monotonic()
-        await self.save(self._state_path)
 
     async def snapshot_if_newer(self, version: int) -> RewardSnapshot | None:
         """The newest snapshot if its version is above `version`, else None."""
@@ -138,24 +151,17 @@ class RewardService:
         stale = time.monotonic() - self._published
         return RewardStatus(self._version, self._model.labels, stale, dict(self._metrics), self._last_error)
 
-    async def save(self, path: str) -> None:
-        """Writes everything that determines the reward function to a file, replacing it atomically."""
-        async with self._busy:
-            state = {
-                "type": self._settings.type,
-                "question": self._question,
-                "labels": max(self._model.labels, self._restored_labels),
-                "model": self._model.get_state(),
-                "version": self._version,
-                "snapshot": self._snapshot,
-                "metrics": self._metrics,
-            }
-            await asyncio.to_thread(_write_atomically, state, Path(path))
-
-    def _restore(self, path: Path) -> None:
+    def _restore(self) -> None:
+        path = self._state_path
         if not path.exists():
             return
-        state = torch.load(path, map_location="cpu", weights_only=False)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=False)
+        except Exception as error:  # whatever a damaged file makes torch and pickle raise
+            damaged = path.with_name(path.name + ".damaged")
+            os.replace(path, damaged)
+            logger.warning("%s cannot be read (%s); it is now %s, and the model learns anew", path, error, damaged.name)
+            return
         if (state["type"], state["question"]) != (self._settings.type, self._question):
             logger.warning("%s belongs to another reward or question and is not used", path)
             return
