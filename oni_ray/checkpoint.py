@@ -17,6 +17,7 @@ from oni_ray.errors import UserError
 ALGORITHM = "algorithm"
 REWARD_MODEL = "reward_model.pt"
 COUNTERS = "counters.json"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
-        return sorted(p for p in self._folder.glob("[0-9]*") if (p / COUNTERS).is_file())
+        return sorted(p for p in self._folder.glob("[0-9]*") if (p / MANIFEST).is_file())
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None."""
@@ -65,6 +66,7 @@ class Checkpoints:
         if published.is_file():
             shutil.copyfile(published, part / REWARD_MODEL)
         (part / COUNTERS).write_text(json.dumps(asdict(counters)))
+        (part / MANIFEST).write_text(json.dumps(_sizes(part), indent=1))
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
         for old in self.paths()[: -self._keep]:
@@ -73,8 +75,25 @@ class Checkpoints:
 
 
 def read_counters(checkpoint: Path) -> Counters:
-    """The counters of a checkpoint."""
+    """The counters of a checkpoint. Raises UserError when a file of it is missing or cut off.
+
+    RLlib would leave out a part that is not there and go on with fresh weights.
+    """
+    there = _sizes(checkpoint)
+    for name, size in json.loads((checkpoint / MANIFEST).read_text()).items():
+        if there.get(name) != size:
+            state = "is missing" if name not in there else "has another size than when it was written"
+            raise UserError(
+                f"The checkpoint {checkpoint} is damaged: {name} {state}; "
+                "delete that folder to go on from the one before."
+            )
     return Counters(**json.loads((checkpoint / COUNTERS).read_text()))
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file below `folder`, by relative path, but for the manifest."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {str(p.relative_to(folder)): p.stat().st_size for p in files}
 
 
 def restore_algorithm(algorithm: Any, checkpoint: Path) -> None:

@@ -76,17 +76,22 @@ def train(
 
     from rich.console import Console
 
-    from oni_ray.run_folder import prepare_run_folder
+    from oni_ray.run_folder import discard_unused, prepare_run_folder
     from oni_ray.telemetry.quiet import LOG, stderr_to
 
     console = Console()
     console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
     prepare_run_folder(settings, folder)
-    with stderr_to(folder / LOG):
-        from oni_ray.telemetry.report import print_summary
-        from oni_ray.train import train as run
+    try:
+        with stderr_to(folder / LOG):
+            from oni_ray.telemetry.report import print_summary
+            from oni_ray.train import train as run
 
-        summary = run(settings, folder, resume is not None, console)
+            summary = run(settings, folder, resume is not None, console)
+    except UserError:
+        if resume is None:
+            discard_unused(folder)
+        raise
     print_summary(summary, folder, console)
 
 

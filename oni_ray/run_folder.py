@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def new_run_folder(config: Config, experiment: str) -> Path:
             "or choose another run.name."
         )
     return folder
+
+
+def discard_unused(folder: Path) -> None:
+    """Removes the folder of a run that never began, so that its name can be used again."""
+    if not (folder / "progress.csv").exists() and not (folder / "checkpoints").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_run_folder(path: str, overrides: list[str]) -> tuple[Config, Path]:

@@ -124,6 +124,7 @@ def test_help_answers_within_a_second() -> None:
         (["train", "--resume", "runs/never"], "is not a run folder"),
         (["train", "--resume", "runs/never", "experiments/quickstart.yaml"], "--resume"),
         (["serve", "serve_configs/smollm2_cp.yaml"], "smollm2_cpu.yaml"),
+        (["train", "resources.address=127.0.0.1:9", "reward.type=none"], "No Ray cluster answers at 127.0.0.1:9"),
         (["train", "llm.backend=openai", "llm.base_url=http://127.0.0.1:9/v1", "llm.model=m"], "llm.base_url"),
     ],
 )
@@ -137,3 +138,4 @@ def test_bad_input_is_one_sentence_and_a_failure(arguments: list[str], sentence:
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())  # no folder of a run that never began

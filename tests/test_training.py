@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -157,3 +158,11 @@ def test_a_checkpoint_of_another_network_is_refused_with_a_sentence(ray_cluster:
     finally:
         other.stop()
     assert Checkpoints(tmp_path / "empty", keep=1).latest() is None
+
+    module = next((path / "algorithm" / "learner_group").rglob("default_policy/module_state.pkl"))
+    module.write_bytes(module.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"default_policy/module_state.pkl has another size"):
+        read_counters(path)
+    shutil.rmtree(path / "algorithm" / "learner_group")
+    with pytest.raises(UserError, match="is missing"):
+        read_counters(path)

@@ -45,9 +45,8 @@ class ResourcePlan:
 
 def resource_plan(config: Config, llm: tuple[Bundle, ...] = ()) -> ResourcePlan:
     """The bundles of a run; `llm` are those of the language model's deployment on the same cluster."""
-    bundles = [Bundle(f"runner {i + 1}", config.resources.runner_cpus) for i in range(config.rollout.runners)]
-    if config.debug.synchronous:
-        bundles = []
+    runners = 0 if config.debug.synchronous else config.rollout.runners
+    bundles = [Bundle("runners", config.resources.runner_cpus)] * runners
     if config.resources.learner_process:
         bundles.append(Bundle("learner", 1.0, config.resources.learner_gpus))
     if config.reward.type != "none":
@@ -61,11 +60,10 @@ def check_plan(plan: ResourcePlan, resources: Mapping[str, float]) -> None:
     for name, needed in (("CPU", plan.cpus), ("GPU", plan.gpus)):
         there = resources.get(name, 0.0)
         if needed > there + 1e-9:
-            parts = ", ".join(
-                f"{bundle.owner} {amount:g}"
-                for bundle in plan.bundles
-                if (amount := bundle.cpus if name == "CPU" else bundle.gpus)
-            )
+            amounts: dict[str, float] = {}
+            for bundle in plan.bundles:
+                amounts[bundle.owner] = amounts.get(bundle.owner, 0.0) + (bundle.cpus if name == "CPU" else bundle.gpus)
+            parts = ", ".join(f"{owner} {amount:g}" for owner, amount in amounts.items() if amount)
             remedy = (
                 "lower rollout.runners or raise resources.num_cpus"
                 if name == "CPU"

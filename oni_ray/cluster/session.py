@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,7 @@ class RaySession:
         address = settings.address or os.environ.get("RAY_ADDRESS")  # the latter is how `ray job submit` tells
         try:
             if address is not None:
+                _check_address(address)
                 ray.init(address=address, namespace="oni_ray", **quiet)
             else:
                 ray.init(
@@ -61,3 +63,14 @@ class RaySession:
         import ray
 
         return dict(ray.cluster_resources())
+
+
+def _check_address(address: str) -> None:
+    """Raises ConnectionError where nobody listens at `host:port`; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return  # `auto`, or a URL that Ray knows how to follow
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except OSError as error:
+        raise ConnectionError(f"{error.strerror or error}") from None
