@@ -1,8 +1,12 @@
-"""Calling a method of an object that may be a Ray actor or a plain one, so logic is tested without a cluster."""
+"""Calling actors: awaiting a method of one that may be a plain object in tests, and asking one without waiting.
+
+`Pending` is how the training loop and the runners keep rule one: whatever happens to an actor, its caller goes on.
+"""
 
 from __future__ import annotations
 
 import inspect
+import time
 from typing import Any
 
 
@@ -13,3 +17,39 @@ async def call(target: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         return await bound.remote(*args, **kwargs)
     result = bound(*args, **kwargs)
     return await result if inspect.isawaitable(result) else result
+
+
+class Pending:
+    """At most one request to an actor under way; its answer is taken when it is there."""
+
+    def __init__(self) -> None:
+        self._request: Any = None
+        self.sent = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a request was sent whose answer was not taken yet."""
+        return self._request is not None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last request was sent."""
+        return time.monotonic() - self.sent
+
+    def send(self, request: Any) -> None:
+        """Takes over the object reference of a new request; an earlier one is no longer listened for."""
+        self._request = request
+        self.sent = time.monotonic()
+
+    def ready(self, wait_s: float = 0.0) -> bool:
+        """Whether an answer, or a failure, can be taken; waits for it at most `wait_s`."""
+        import ray
+
+        return self._request is not None and bool(ray.wait([self._request], timeout=wait_s)[0])
+
+    def take(self) -> Any:
+        """The answer of a request that is `ready`. Raises RayError if it failed; either way nothing is under way."""
+        import ray
+
+        request, self._request = self._request, None
+        return ray.get(request)

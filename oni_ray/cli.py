@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oni_ray import __version__
 from oni_ray.errors import UserError
+
+if TYPE_CHECKING:
+    from oni_ray.config import Config
 
 app = typer.Typer(
     name="oni-ray",
@@ -51,6 +54,7 @@ def train(
     Every key is described in docs/configuration.md. Ctrl-C saves a checkpoint, writes the report and ends.
     """
     from oni_ray.config import dump_config, load_config
+    from oni_ray.run_folder import discard_unused, new_run_folder, open_run_folder, prepare_run_folder
 
     changes = list(overrides or [])
     if config is not None and "=" in str(config) and not config.exists():  # overrides only
@@ -60,8 +64,6 @@ def train(
             raise UserError(
                 "With --resume the configuration comes from the run folder; give only section.key=value beside it."
             )
-        from oni_ray.run_folder import open_run_folder
-
         settings, folder = open_run_folder(str(resume), changes)
     else:
         settings = load_config(config, changes)
@@ -70,13 +72,10 @@ def train(
         print(dump_config(settings), end="")
         return
     if resume is None:
-        from oni_ray.run_folder import new_run_folder
-
         folder = new_run_folder(settings, config.stem if config else "run")
 
     from rich.console import Console
 
-    from oni_ray.run_folder import discard_unused, prepare_run_folder
     from oni_ray.telemetry.quiet import LOG, stderr_to
 
     console = Console()
@@ -119,13 +118,11 @@ def prepare_model(
     print(prepare(name))
 
 
-def check_names(settings: object) -> None:
+def check_names(settings: Config) -> None:
     """Refuses unknown tasks, prompts and goals before anything heavy starts. Raises UserError."""
     from oni_ray.annotation.prompts import Prompt
-    from oni_ray.config import Config
     from oni_ray.envs import check_task
 
-    assert isinstance(settings, Config)
     check_task(settings.env.task)
     if settings.reward.type != "none":
         Prompt.load(settings.annotation.prompt).goal(settings.annotation.goal)

@@ -7,11 +7,10 @@ and takes a step (learning/). Nothing in the loop waits for the annotation side.
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,6 @@ from oni_ray.serving.deploy import load_serve_config
 from oni_ray.telemetry.progress import Progress
 from oni_ray.telemetry.report import caption_rows, write_report
 
-logger = logging.getLogger(__name__)
-
 
 def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[str, Any]:
     """Trains until a limit of `stop` or Ctrl-C, leaving everything in `folder`; returns the summary.
@@ -42,30 +39,28 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
     before = read_counters(start) if start else Counters()
     if start:
         place_reward_model(start, folder)
-    uses_llm = config.reward.type != "none"
-    serve = load_serve_config(Path(config.llm.serve_config)) if uses_llm and config.llm.backend == "serve" else None
-    if uses_llm:
+    serve = None
+    if config.reward.type != "none":
+        serve = load_serve_config(Path(config.llm.serve_config)) if config.llm.backend == "serve" else None
         check_llm(config, serve)
 
-    with RaySession(config.resources) as session:
+    with RaySession(config.resources) as session, ExitStack() as cleanup:
         check_plan(resource_plan(config, llm_bundles(serve)), session.resources())
         advisers = start_advisers(config, folder, serve)
+        cleanup.callback(stop_advisers, advisers)
         reward_source = SnapshotPoller(advisers.reward_model) if advisers.reward_model else None
         algorithm = algorithm_config(config, advisers.store, reward_source, before.attempt).build_algo()
+        cleanup.callback(algorithm.stop)
         if start:
             restore_algorithm(algorithm, start)
         if resume:
             origin = start or "the beginning, since there is no checkpoint yet; labels are kept"
             console.print(f"going on from {origin}", highlight=False, markup=False, soft_wrap=True)
         progress = Progress(config, folder, advisers, before, console)
-        try:
-            with stop_request() as stop:
-                run_loop(config, algorithm, advisers, progress, checkpoints, before, stop)
-            return finish(config, folder, algorithm, advisers, progress, checkpoints, before)
-        finally:
-            progress.close()
-            algorithm.stop()
-            stop_advisers(advisers)
+        cleanup.callback(progress.close)
+        with stop_request() as stop:
+            run_loop(config, algorithm, advisers, progress, checkpoints, stop)
+        return finish(config, folder, algorithm, advisers, progress, checkpoints)
 
 
 def run_loop(
@@ -74,7 +69,6 @@ def run_loop(
     advisers: Advisers,
     progress: Progress,
     checkpoints: Checkpoints,
-    before: Counters,
     stop: threading.Event,
 ) -> None:
     """Trains until a limit is reached or `stop` is set."""
@@ -88,8 +82,7 @@ def run_loop(
             advisers.reward_model.note_policy_updates.remote(progress.policy_updates)
         if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
             saved_at = progress.seconds_here
-            path = checkpoints.save(algorithm, _counters(progress, before))
-            progress.say(f"checkpoint {path}")
+            progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
         dropped = progress.row.get("env_steps_dropped", 0.0)
         if dropped > 1.1 * warned_at:
             warned_at = dropped
@@ -105,20 +98,14 @@ def finish(
     advisers: Advisers,
     progress: Progress,
     checkpoints: Checkpoints,
-    before: Counters,
 ) -> dict[str, Any]:
     """Brings every caption to the store, makes the last checkpoint and the report."""
     progress.say("ending: last captions, checkpoint and report")
     if advisers.store is not None:
         algorithm.env_runner_group.foreach_env_runner("flush_captions", local_env_runner=config.debug.synchronous)
-    path = checkpoints.save(algorithm, _counters(progress, before))
-    progress.say(f"checkpoint {path}")
+    progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
     progress.finish()
     return write_report(config, folder, progress, caption_rows(algorithm, advisers))
-
-
-def _counters(progress: Progress, before: Counters) -> Counters:
-    return Counters(progress.env_steps, progress.seconds, before.attempt + 1)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from oni_ray.learning.connector import merge_captions
 from oni_ray.learning.intrinsic import CaptionTally, IntrinsicReturns, IntrinsicReward
 from oni_ray.rewards.retrieval import RetrievalSnapshot
 from oni_ray.rollout.episodic import CaptionRecorder, SentMemory
-from oni_ray.rollout.fragment import EpisodeEnd, Fragment
+from oni_ray.rollout.fragment import EndedEpisode, Fragment
 
 STATISTICS = EpisodeStatistics(
     extrinsic_return=0.0, length=4, end="death", depth=1, experience_level=1, gold=0, scout=1, score=0
@@ -45,7 +45,7 @@ def fragment_of(captions: list[str], ends: dict[int, EpisodeStatistics], runner:
         caption_index=np.array(index, dtype=np.int32)[:, None],
         caption_count=np.array(count, dtype=np.int32)[:, None],
         runner=runner,
-        episodes=tuple(EpisodeEnd(t, 0, s) for t, s in ends.items()),
+        episodes=tuple(EndedEpisode(t, 0, s) for t, s in ends.items()),
     )
 
 

@@ -47,7 +47,7 @@ def llm_bundles(serve: ServeConfig | None) -> tuple[Bundle, ...]:
     if serve is None:
         return ()
     bundles = []
-    for llm in serve.schema["applications"][0]["args"]["llm_configs"]:
+    for llm in serve.llm_configs:
         placement = llm.get("placement_group_config") or {}
         engine = llm.get("engine_kwargs") or {}
         workers = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
@@ -137,7 +137,7 @@ def check_llm(config: Config, serve: ServeConfig | None) -> None:
     A URL must answer now; once training runs it may go and come back. A prepared model must be in the cache folder.
     """
     if serve is not None:
-        for llm in serve.schema["applications"][0]["args"]["llm_configs"]:
+        for llm in serve.llm_configs:
             source = str(llm["model_loading_config"].get("model_source", ""))
             if source.startswith(PREPARED):
                 resolve_prepared(source)

@@ -7,10 +7,11 @@ metric. A domain without dungeon levels, experience or gold reports 0 there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 EpisodeEnd = Literal["death", "step_limit", "aborted", "success"]
+ENDS: tuple[EpisodeEnd, ...] = get_args(EpisodeEnd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,12 @@ class EpisodeStatistics:
             raise ValueError(f"extrinsic_return must be finite, not {self.extrinsic_return}")
         if self.length < 1:
             raise ValueError(f"length must be at least 1 step, not {self.length}")
-        if self.end not in get_args(EpisodeEnd):
-            raise ValueError(f"end must be one of {get_args(EpisodeEnd)}, not {self.end!r}")
+        if self.end not in ENDS:
+            raise ValueError(f"end must be one of {ENDS}, not {self.end!r}")
         for name in ("depth", "experience_level", "gold", "scout", "score"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+
+
+FIGURES: tuple[str, ...] = tuple(field.name for field in fields(EpisodeStatistics) if field.name != "end")
+"""The numbers of an `EpisodeStatistics`, by name."""

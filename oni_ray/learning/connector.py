@@ -14,7 +14,6 @@ import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from oni_ray.policy.module import RESETS
 from oni_ray.rollout.fragment import Fragment
@@ -48,9 +47,6 @@ class FragmentsToBatch(ConnectorV2):
                 Columns.TERMINATEDS: _join([f.terminated for f in episodes], axis=1),
                 Columns.TRUNCATEDS: _join([f.truncated for f in episodes], axis=1),
                 TRUNCATION_VALUES: _join([f.truncation_values for f in episodes], axis=1),
-                WEIGHTS_SEQ_NO: torch.tensor([f.weights_seq_no for f in episodes]).repeat_interleave(
-                    torch.tensor([f.columns for f in episodes])
-                ),
             }
         }
 

@@ -43,8 +43,7 @@ class FragmentLearner(TorchLearner):
         """Builds module and optimiser, and the reward step."""
         super().build()
         ours: Config = self.config.learner_config_dict["config"]
-        if self.config.num_learners > 0 or not ours.debug.synchronous:
-            torch.set_num_threads(ours.resources.torch_threads)
+        torch.set_num_threads(ours.resources.torch_threads)
         self.settings = ours.algorithm
         self.reward = IntrinsicReward(
             ours.reward.extrinsic_coefficient,

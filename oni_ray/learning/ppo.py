@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from oni_ray.learning.learner import Batch, FragmentLearner
 from oni_ray.learning.policy_terms import clipped_surrogate, policy_terms, standardize
@@ -49,10 +48,10 @@ class PPOLearner(FragmentLearner):
 
 
 def take_columns(batch: Batch, columns: torch.Tensor) -> Batch:
-    """The batch of some trajectories only: column-first entries on axis 0, the others on axis 1."""
+    """The batch of some trajectories only: the state on axis 0, everything else on axis 1."""
     taken: Batch = {}
     for name, value in batch.items():
-        axis = 0 if name in (Columns.STATE_IN, WEIGHTS_SEQ_NO) else 1
+        axis = 0 if name == Columns.STATE_IN else 1
         taken[name] = (
             {k: v.index_select(axis, columns) for k, v in value.items()}
             if isinstance(value, dict)

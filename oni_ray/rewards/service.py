@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from oni_ray.actor_call import call
+from oni_ray.actor_call import Pending, call
 from oni_ray.annotation.messages import LabelDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards import make_reward_model
@@ -25,6 +25,7 @@ from oni_ray.rewards.base import RewardSnapshot
 logger = logging.getLogger(__name__)
 LABEL_WAIT_S = 1.0
 RETRY_S = 2.0
+PATIENCE_S = 30.0  # after which an unanswered poll is sent again
 
 
 @dataclass(frozen=True)
@@ -185,25 +186,18 @@ class SnapshotPoller:
     def __init__(self, actor: Any, interval_s: float = 0.5) -> None:
         self._actor = actor
         self._interval_s = interval_s
-        self._request: Any = None
-        self._asked = 0.0
+        self._pending = Pending()
 
     def poll(self, version: int) -> RewardSnapshot | None:
         """See `SnapshotSource.poll`. A dead or restarting actor gives None."""
         import ray
 
         snapshot = None
-        if self._request is not None:
-            ready, _ = ray.wait([self._request], timeout=0)
-            if not ready and time.monotonic() - self._asked < 30.0:
-                return None
-            self._request = None
-            if ready:
-                try:
-                    snapshot = ray.get(ready[0])
-                except ray.exceptions.RayError:
-                    logger.warning("the reward model did not answer; training goes on with version %d", version)
-        if time.monotonic() - self._asked >= self._interval_s:
-            self._asked = time.monotonic()
-            self._request = self._actor.snapshot_if_newer.remote(snapshot.version if snapshot else version)
+        if self._pending.ready():
+            try:
+                snapshot = self._pending.take()
+            except ray.exceptions.RayError:
+                logger.warning("the reward model did not answer; training goes on with version %d", version)
+        if self._pending.age_s >= (PATIENCE_S if self._pending.under_way else self._interval_s):
+            self._pending.send(self._actor.snapshot_if_newer.remote(snapshot.version if snapshot else version))
         return snapshot if snapshot is not None and snapshot.version > version else None

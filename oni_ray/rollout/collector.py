@@ -11,7 +11,7 @@ import torch
 
 from oni_ray.policy.network import ActorCritic, State
 from oni_ray.rollout.episodic import CaptionRecorder
-from oni_ray.rollout.fragment import EpisodeEnd, Fragment
+from oni_ray.rollout.fragment import EndedEpisode, Fragment
 from oni_ray.rollout.games import Games
 
 
@@ -44,7 +44,7 @@ class Collector:
         terminated, truncated = (np.zeros((length, columns), dtype=bool) for _ in range(2))
         index, count = (np.zeros((length, columns), dtype=np.int32) for _ in range(2))
         state_in = {name: value.numpy().copy() for name, value in self._state.items()}
-        episodes: list[EpisodeEnd] = []
+        episodes: list[EndedEpisode] = []
         self._recorder.start_fragment()
         for t in range(length):
             actions[t], logp[t] = self._act(observations, resets, t)
@@ -58,7 +58,7 @@ class Collector:
                         # A game that broke off leaves no final observation; the one before is the nearest.
                         final = t + 1 if info["episode"].end == "step_limit" else t
                         truncation_values[t, b] = self._value(observations, final, b)
-                    episodes.append(EpisodeEnd(t, b, info["episode"]))
+                    episodes.append(EndedEpisode(t, b, info["episode"]))
                     self._recorder.end_episode(b)
                     self._games.reset(b, out)
                     resets[t + 1, b] = True

@@ -14,7 +14,7 @@ from oni_ray.envs.episode import EpisodeStatistics
 
 
 @dataclass(frozen=True)
-class EpisodeEnd:
+class EndedEpisode:
     """An episode that ended inside a fragment: at step `t` of column `b`."""
 
     t: int
@@ -60,7 +60,7 @@ class Fragment:
     caption_count: np.ndarray
     weights_seq_no: int = 0
     runner: int = 0
-    episodes: tuple[EpisodeEnd, ...] = field(default=())
+    episodes: tuple[EndedEpisode, ...] = field(default=())
 
     def __post_init__(self) -> None:
         steps, columns = self.actions.shape

@@ -29,14 +29,13 @@ from ray.rllib.utils.metrics import (
 )
 
 from oni_ray.config import Config
+from oni_ray.envs.episode import ENDS, FIGURES
 from oni_ray.rollout.collector import Collector
 from oni_ray.rollout.fragment import Fragment
 from oni_ray.rollout.games import Games
 from oni_ray.rollout.sender import CaptionSender
 
 logger = logging.getLogger(__name__)
-SUMMED_STATISTICS = ("extrinsic_return", "length", "depth", "experience_level", "gold", "scout", "score")
-ENDS = ("death", "step_limit", "aborted", "success")
 
 
 class FragmentEnvRunner(EnvRunner, Checkpointable):
@@ -179,7 +178,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
             statistics = episode.statistics
             log(EPISODE_RETURN_MEAN, statistics.extrinsic_return, window=100)
             log(EPISODE_LEN_MEAN, statistics.length, window=100)
-            for name in SUMMED_STATISTICS:
+            for name in FIGURES:
                 log(("episode_sums", name), float(getattr(statistics, name)), reduce="lifetime_sum")
             for end in ENDS:
                 log(("episode_ends", end), int(statistics.end == end), reduce="lifetime_sum")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from oni_ray.actor_call import Pending
 from oni_ray.rollout.episodic import SentMemory
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ class CaptionSender:
         self._memory = SentMemory(memory)
         self._limit = memory
         self._waiting: dict[str, None] = {}
-        self._under_way: tuple[Any, list[str]] | None = None
+        self._batch: list[str] = []
+        self._pending = Pending()
         self.lost = 0
 
     def offer(self, captions: Iterable[str]) -> None:
@@ -44,26 +46,23 @@ class CaptionSender:
             self._settle(wait_s=timeout_s)
             self._send()
         self._settle(wait_s=timeout_s)
-        return self._under_way is None and not self._waiting
+        return not self._pending.under_way and not self._waiting
 
     def _send(self) -> None:
-        if self._under_way is None and self._waiting:
-            batch = list(self._waiting)
+        if not self._pending.under_way and self._waiting:
+            self._batch = list(self._waiting)
             self._waiting.clear()
-            self._under_way = (self._store.submit.remote(batch, self._source), batch)
+            self._pending.send(self._store.submit.remote(self._batch, self._source))
 
     def _settle(self, wait_s: float) -> None:
         import ray
 
-        if self._under_way is None:
+        if not self._pending.ready(wait_s):
             return
-        request, batch = self._under_way
-        ready, _ = ray.wait([request], timeout=wait_s)
-        if not ready:
-            return
-        self._under_way = None
         try:
-            ray.get(ready[0])
+            self._pending.take()
         except ray.exceptions.RayError as error:
-            logger.warning("the annotation store did not take %d captions (%s); sending them again", len(batch), error)
-            self._waiting = dict.fromkeys([*batch, *self._waiting])
+            logger.warning(
+                "the annotation store did not take %d captions (%s); sending them again", len(self._batch), error
+            )
+            self._waiting = dict.fromkeys([*self._batch, *self._waiting])

@@ -46,6 +46,11 @@ class ServeConfig:
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
         return f"http://{host}:{self.port}{prefix.rstrip('/')}/v1"
 
+    @property
+    def llm_configs(self) -> list[dict[str, Any]]:
+        """The settings of the models that the application serves, as they stand in the file."""
+        return list(self.schema["applications"][0]["args"]["llm_configs"])
+
     def with_port(self, port: int) -> ServeConfig:
         """The same config on another HTTP port, for a second cluster on one machine."""
         http_options = {**self.schema.get("http_options", {}), "port": port}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from oni_ray.actor_call import Pending
+
 
 class Probe:
     """The newest answer of a zero-argument actor method."""
@@ -17,8 +19,7 @@ class Probe:
         self._actor = actor
         self._method = method
         self._patience_s = patience_s
-        self._request: Any = None
-        self._asked = 0.0
+        self._pending = Pending()
         self._answered = time.monotonic()
         self.value: Any = None
 
@@ -31,17 +32,16 @@ class Probe:
         """Takes over an answer that has come, asks again, and returns the newest answer (None before the first)."""
         import ray
 
-        if self._request is None:
+        if not self._pending.under_way:
             self._ask()
-        ready, _ = ray.wait([self._request], timeout=wait_s)
-        if ready:
+        if self._pending.ready(wait_s):
             try:
-                self.value = ray.get(ready[0])
+                self.value = self._pending.take()
                 self._answered = time.monotonic()
             except ray.exceptions.RayError:
                 pass
             self._ask()
-        elif time.monotonic() - self._asked > self._patience_s:
+        elif self._pending.age_s > self._patience_s:
             self._ask()
         return self.value
 
@@ -51,5 +51,4 @@ class Probe:
         return self.poll(wait_s)
 
     def _ask(self) -> None:
-        self._request = getattr(self._actor, self._method).remote()
-        self._asked = time.monotonic()
+        self._pending.send(getattr(self._actor, self._method).remote())

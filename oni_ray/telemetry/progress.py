@@ -34,8 +34,8 @@ class Progress:
         self._console = console
         self._started = time.monotonic()
         self._row: dict[str, float] = {"env_steps": float(before.env_steps)}
-        self._start = {"seconds": before.seconds, "env_steps": float(before.env_steps)}
-        self._previous = self._start
+        self._before = before
+        self._previous = {"seconds": before.seconds, "env_steps": float(before.env_steps)}
         self._shown = -math.inf
         self._episodes = EpisodeFigures()
         self._memory = MemorySampler()
@@ -52,7 +52,7 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Training time over every attempt."""
-        return self._start["seconds"] + self.seconds_here
+        return self._before.seconds + self.seconds_here
 
     @property
     def seconds_here(self) -> float:
@@ -68,6 +68,11 @@ class Progress:
     def policy_updates(self) -> int:
         """Policy updates in all."""
         return int(self._row.get("policy_updates", 0))
+
+    @property
+    def counters(self) -> Counters:
+        """What a checkpoint made now hands on to a resumed run."""
+        return Counters(self.env_steps, self.seconds, self._before.attempt + 1)
 
     @property
     def row(self) -> dict[str, float]:
@@ -104,7 +109,7 @@ class Progress:
 
     def average_rate(self) -> float:
         """Env steps a second of this process."""
-        return (self.env_steps - self._start["env_steps"]) / max(self.seconds_here, 1e-9)
+        return (self.env_steps - self._before.env_steps) / max(self.seconds_here, 1e-9)
 
     def say(self, line: str) -> None:
         """Prints a line above the live table."""

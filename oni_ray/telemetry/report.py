@@ -15,10 +15,11 @@ from rich.text import Text
 
 from oni_ray.config import Config
 from oni_ray.telemetry.metrics import COUNTERS, METRICS, figure
+from oni_ray.telemetry.progress import CSV as PROGRESS
+from oni_ray.telemetry.progress import Progress
 
 if TYPE_CHECKING:
     from oni_ray.cluster.actors import Advisers
-    from oni_ray.telemetry.progress import Progress
 
 SUMMARY = "summary.json"
 CAPTIONS = "captions.csv"
@@ -119,7 +120,7 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
     elif summary["reward"] != "none":
         captions = read_captions(folder)
         console.print(_caption_table("Highest reward", captions[:SHOWN]))
-        console.print(_caption_table("Lowest reward", sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]))
+        console.print(_caption_table("Lowest reward", _lowest(captions)))
 
 
 def read_captions(folder: Path) -> list[CaptionRow]:
@@ -136,8 +137,8 @@ def plot_learning_curve(folder: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = _read_progress(folder)
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    axes = figure.subplots(2, 2).ravel()
+    canvas = Figure(figsize=(10, 7), layout="constrained")
+    axes = canvas.subplots(2, 2).ravel()
     panels = (
         ("Return of an episode", ("return_mean",)),
         ("Mean reward of a batch", ("intrinsic_reward_mean", "extrinsic_reward_mean", "reward_mean")),
@@ -156,22 +157,21 @@ def plot_learning_curve(folder: Path) -> None:
         axis.grid(alpha=0.3)
         if len(names) > 1:
             axis.legend()
-    figure.savefig(folder / CURVE, dpi=110)
+    canvas.savefig(folder / CURVE, dpi=110)
 
 
 def plot_labels(folder: Path, labels: dict[str, int], captions: list[CaptionRow]) -> None:
     """labels.png: labels by outcome, and the captions with the highest and the lowest reward with their counts."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+    canvas = Figure(figsize=(12, 6), layout="constrained")
+    left, right = canvas.subplots(1, 2, width_ratios=(1, 2))
     colours = ("tab:green", "tab:gray", "tab:red")
     bars = left.bar(list(labels), list(labels.values()), color=colours)
     left.bar_label(bars)
     left.set_title("Labels by outcome")
     high = captions[:SHOWN]
-    low = sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]
-    shown = [*high, *(c for c in reversed(low) if c not in high)][::-1]
+    shown = [*high, *(c for c in reversed(_lowest(captions)) if c not in high)][::-1]
     names = [_plain(f"{c.caption[:56]}  x{c.count}") for c in shown]
     right.barh(
         range(len(shown)),
@@ -180,12 +180,16 @@ def plot_labels(folder: Path, labels: dict[str, int], captions: list[CaptionRow]
     )
     right.set_yticks(range(len(shown)), names, fontsize=8)
     right.set_title("Captions by reward: score, green where rewarded")
-    figure.savefig(folder / LABELS, dpi=110)
+    canvas.savefig(folder / LABELS, dpi=110)
 
 
 def _read_progress(folder: Path) -> list[dict[str, float]]:
-    with (folder / "progress.csv").open(newline="") as file:
+    with (folder / PROGRESS).open(newline="") as file:
         return [{k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def _lowest(captions: list[CaptionRow]) -> list[CaptionRow]:
+    return sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]
 
 
 def _caption_table(title: str, captions: list[CaptionRow]) -> Table:
