@@ -1,21 +1,12 @@
-"""The run configuration: one pydantic section an owner, a sentence for every field, defaults that suit a laptop.
-
-Nothing heavy is imported here, so `--help`, `--dry-run` and a mistaken key answer at once. `docs/configuration.md`
-is generated from the field descriptions below (`python -m oni_ray.config`), and a run folder holds the resolved form.
-"""
+"""The sections of the configuration and which combinations of values make sense."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from oni_ray.errors import UserError
+CAPTION_PROMPT, PAIR_PROMPT = "label_v1", "rank_v1"
 
 
 class Section(BaseModel):
@@ -44,6 +35,11 @@ class EnvSection(Section):
 
     task: str = Field("score", description="Task name: what is rewarded and when an episode ends.")
     max_episode_steps: int = Field(5000, gt=0, description="Env steps after which an episode is cut (truncated).")
+    caption: str = Field("message", description="Caption function: a registered name, or `module:function`.")
+    caption_status: tuple[Literal["depth", "hp", "gold", "hunger"], ...] = Field(
+        (), description="Status-line fields that are added to the caption of a step with a message."
+    )
+    caption_prompts: bool = Field(False, description="Keep the text of y/n prompts and menus in the caption.")
 
 
 class RolloutSection(Section):
@@ -99,15 +95,36 @@ class AlgorithmSection(Section):
 class RewardSection(Section):
     """The reward that trains the policy: a_ext * r_ext + a_int * r_int(caption) / N_episode(caption) ** beta."""
 
-    type: Literal["none", "retrieval", "classification"] = Field(
-        "classification", description="Intrinsic reward: none, the labels themselves, or a classifier of them."
+    type: Literal["none", "retrieval", "classification", "ranking", "motif", "bow", "rnd", "count"] = Field(
+        "classification", description="Intrinsic reward; docs/rewards.md has the formula of each."
     )
     extrinsic_coefficient: float = Field(0.1, ge=0, description="a_ext, the weight of the task's reward.")
     intrinsic_coefficient: float = Field(0.4, ge=0, description="a_int, the weight of the intrinsic reward.")
     count_exponent: float = Field(3.0, ge=0, description="beta; repeats of a caption in an episode count 1/N^beta.")
+    episodic_count: bool = Field(True, description="Divide by N_episode^beta; false leaves the count out.")
     threshold: float = Field(0.5, ge=0, le=1, description="eta: p(helpful) above which the reward is 1.")
+    normalised_threshold: float = Field(
+        0.5, description="Normalised reward (in standard deviations) at or below which it is 0 (ranking)."
+    )
+    normalisation_epsilon: float = Field(1e-5, gt=0, description="Added to the variance before its root (ranking).")
+    path: str | None = Field(None, description="Folder of a reward made by `oni-ray fit-reward` (motif).")
+    quantile: float = Field(
+        0.5, ge=0, lt=1, description="Quantile of the data set's normalised rewards below which it is 0 (motif)."
+    )
+    vectors: str | None = Field(None, description="fastText .bin word vectors; unset uses the embedded ones (bow).")
+    goal_text: str | None = Field(
+        None, description="Text to compare captions with; unset is the goal's sentence (bow)."
+    )
+    similarity_threshold: float = Field(
+        0.5, ge=-1, le=1, description="Cosine similarity at or below which the reward is 0 (bow)."
+    )
+    count_scope: Literal["episodic", "lifelong"] = Field(
+        "lifelong", description="episodic: 1 for every caption, times the count; lifelong: 1/sqrt(N_all) (count)."
+    )
+    rnd_features: int = Field(128, ge=1, description="Outputs of the target and predictor networks (rnd).")
     lr: float = Field(1e-4, gt=0, description="Adam's learning rate of the reward model.")
     batch_size: int = Field(256, ge=1, description="Labels in a gradient step of the reward model.")
+    max_pairs: int = Field(100_000, ge=1, description="Newest answered pairs that are trained on (ranking).")
     steps_per_label_batch: int = Field(32, ge=1, description="Gradient steps for each arriving batch of labels.")
     warmup_labels: int = Field(
         25_000, ge=0, description="Labels after which it is one gradient step for each policy update instead."
@@ -120,9 +137,24 @@ class AnnotationSection(Section):
     """What is asked about the captions."""
 
     goal: str = Field("score", description="Goal by which captions are judged; a name in the prompt file.")
-    prompt: str = Field("label_v1", description="Prompt name, or the path of a prompt YAML.")
+    goal_file: str | None = Field(None, description="YAML with goals of your own: sentence and examples of each.")
+    prompt: str = Field(
+        "auto", description="Prompt name, or the path of a prompt YAML; auto: rank_v1 for ranking, else label_v1."
+    )
     split_sentences: bool = Field(
         True, description="Judge sentence by sentence; a caption is helpful if one of its sentences is."
+    )
+    both_orders: bool = Field(
+        True, description="Ask each pair in both orders; an answer that depends on the order is neither (ranking)."
+    )
+    pool: int = Field(10_000, ge=2, description="Most distinct captions kept to draw pairs from (ranking).")
+    choose: Literal["newest", "frequent", "uncertain"] = Field(
+        "newest",
+        description="What is asked first: last met, met most often, or least certain under the reward model.",
+    )
+    budget: int | None = Field(None, ge=0, description="Most labels asked for in all, over every resume; unset: any.")
+    budget_per_env_step: float | None = Field(
+        None, gt=0, description="Most labels asked for an env step played so far; unset: any."
     )
     annotators: int = Field(1, ge=1, description="Annotator actors.")
     batch_size: int = Field(32, ge=1, description="Texts of one lease, asked concurrently.")
@@ -202,6 +234,20 @@ class Config(Section):
     log: LogSection = LogSection()
     debug: DebugSection = DebugSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_prompt(cls, values: Any) -> Any:
+        """Replaces prompt `auto`, so that the resolved configuration names the question that is asked."""
+        if not isinstance(values, dict):
+            return values
+        reward, annotation = values.get("reward") or {}, values.get("annotation") or {}
+        if not isinstance(reward, dict) or not isinstance(annotation, dict):
+            return values
+        if annotation.get("prompt", "auto") != "auto":
+            return values
+        prompt = PAIR_PROMPT if reward.get("type") == "ranking" else CAPTION_PROMPT
+        return {**values, "annotation": {**annotation, "prompt": prompt}}
+
     @model_validator(mode="after")
     def _combinations(self) -> Config:
         steps = self.rollout.envs_per_runner * self.rollout.fragment_length
@@ -216,6 +262,8 @@ class Config(Section):
             raise ValueError(
                 f"algorithm.minibatches={self.algorithm.minibatches} must divide the {columns} trajectories of a batch"
             )
+        if self.reward.type == "motif" and not self.reward.path:
+            raise ValueError("reward.type=motif needs reward.path, a folder made by `oni-ray fit-reward`")
         if self.llm.backend == "openai" and not (self.llm.base_url and self.llm.model):
             raise ValueError("llm.backend=openai needs llm.base_url and llm.model; set both, or use llm.backend=serve")
         if self.annotation.lease_timeout_s <= 2 * self.llm.timeout_s:
@@ -228,115 +276,3 @@ class Config(Section):
         if self.debug.synchronous and self.resources.learner_process:
             raise ValueError("debug.synchronous runs in one process; set resources.learner_process=false")
         return self
-
-
-def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a YAML file with dotted `section.key=value` overrides on top.
-
-    Raises:
-        UserError: a missing or malformed file, an unknown key (the nearest valid one is named) or a bad value.
-    """
-    values = _read_yaml(Path(path)) if path is not None else {}
-    for override in overrides:
-        _apply_override(values, override)
-    return parse_config(values, source=str(path) if path else "the command line")
-
-
-def parse_config(values: dict[str, Any], source: str) -> Config:
-    """Validates plain values; `source` names them in messages. Raises `UserError`."""
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise UserError(f"{source}: " + "; ".join(_explain(e) for e in error.errors())) from None
-
-
-def dump_config(config: Config) -> str:
-    """The resolved configuration as YAML, every default written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(
-            f"There is no configuration file {path}; give the path of a YAML such as experiments/quickstart.yaml."
-        )
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path} must hold sections such as `reward:` with keys below them, not a {type(values).__name__}."
-        )
-    return values
-
-
-def _apply_override(values: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.split(".")
-    if not equals or not all(parts):
-        raise UserError(f"`{override}` is not an override; write section.key=value, for example algorithm.lr=3e-4.")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"The value in `{override}` is not valid YAML; put quotes around it.") from None
-    if isinstance(value, str) and text == value:  # not quoted: YAML 1.1 reads 3e-4 as text
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    for part in parts[:-1]:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise UserError(f"`{override}`: {part} is a value, not a section.")
-    values[parts[-1]] = value
-
-
-def _explain(error: Any) -> str:
-    location = [str(part) for part in error["loc"]]
-    name = ".".join(location)
-    if error["type"] == "extra_forbidden":
-        return f"unknown key `{name}`{_nearest(location)}"
-    if not name:
-        return str(error["msg"]).removeprefix("Value error, ")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return message if message.startswith(name) else f"{name}={error['input']!r}: {message}"
-
-
-def _nearest(location: list[str]) -> str:
-    """`; did you mean ...?` with the closest dotted key, the closest in the same section first."""
-    section: Any = Config
-    for part in location[:-1]:
-        section = section.model_fields[part].annotation
-    close = difflib.get_close_matches(location[-1], section.model_fields, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean `{'.'.join([*location[:-1], close[0]])}`?"
-    everywhere = {f"{s}.{k}": k for s, f in Config.model_fields.items() for k in f.annotation.model_fields}  # type: ignore[union-attr]
-    close = difflib.get_close_matches(location[-1], everywhere.values(), n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean `{next(d for d, k in everywhere.items() if k == close[0])}`?"
-    return f"; valid here: {', '.join(section.model_fields)}"
-
-
-def configuration_reference() -> str:
-    """The text of docs/configuration.md: a table of keys, types, defaults and meanings for each section."""
-    lines = [
-        "# Configuration",
-        "",
-        "Generated from the field descriptions in `oni_ray/config.py` by `make docs`; do not edit by hand.",
-        "A YAML file holds sections, the command line holds overrides: "
-        "`oni-ray train experiments/quickstart.yaml algorithm.lr=3e-4`.",
-    ]
-    for name, field in Config.model_fields.items():
-        section: Any = field.annotation
-        lines += ["", f"## {name}", "", section.__doc__, "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        for key, info in section.model_fields.items():
-            kind = info.annotation.__name__ if isinstance(info.annotation, type) else str(info.annotation)
-            kind = kind.replace("typing.", "").replace("|", "\\|")
-            default = "unset" if info.default is None else info.default
-            lines.append(f"| `{name}.{key}` | {kind} | `{default}` | {info.description} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(configuration_reference(), end="")
