@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oni_ray.config import Config, configuration_reference, dump_config, load_config
+from oni_ray.config import Config, dump_config, load_config
+from oni_ray.config.reference import configuration_reference
 from oni_ray.errors import UserError
 from oni_ray.telemetry.metrics import METRICS, metrics_reference
 

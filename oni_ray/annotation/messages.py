@@ -10,16 +10,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
 
 class Outcome(StrEnum):
-    """What an answer says about a caption; a preference between two captions would add its own members."""
+    """What an answer says: about one caption (helpful or not), or about which of two is better (first, second)."""
 
     HELPFUL = "helpful"
     NOT_HELPFUL = "not_helpful"
+    FIRST = "first"
+    SECOND = "second"
+    NEITHER = "neither"
     INVALID = "invalid"
+
+
+class Pair(NamedTuple):
+    """Two captions to be compared."""
+
+    first: str
+    second: str
+
+
+Question = str | Pair
+"""What is asked about: one text, or a pair of them."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,32 @@ class LabelDelta:
 
     def __len__(self) -> int:
         return len(self.captions)
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceDelta:
+    """Pairs answered since a cursor, in the order in which they were answered.
+
+    first, second: [N] captions. preference: [N] float32, soft label that the first is the better one: 1, 0, or 0.5
+    where neither is. cursor, from_start: as in `LabelDelta`.
+    """
+
+    cursor: int
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    preference: np.ndarray
+    from_start: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.first) == len(self.second) == len(self.preference):
+            raise ValueError("first, second and preference must have the same length")
+        if self.preference.dtype != np.float32 or not ((self.preference >= 0) & (self.preference <= 1)).all():
+            raise ValueError("preference must be float32 in [0, 1]")
+        if self.cursor < 0:
+            raise ValueError(f"a cursor is not negative, got {self.cursor}")
+
+    def __len__(self) -> int:
+        return len(self.first)
 
 
 @dataclass(frozen=True)

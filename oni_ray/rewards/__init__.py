@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from oni_ray.config import RewardSection
     from oni_ray.rewards.base import RewardModel
 
+
+@dataclass(frozen=True)
+class RewardKind:
+    """Where a reward's class is, and what it asks a language model about: captions, pairs of them, or nothing."""
+
+    path: str
+    asks: Literal["captions", "pairs"] | None
+
+    def load(self) -> Any:
+        """The class."""
+        module, _, name = self.path.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
 REWARDS = {
-    "retrieval": "oni_ray.rewards.retrieval:RetrievalReward",
-    "classification": "oni_ray.rewards.classification:ClassificationReward",
+    "retrieval": RewardKind("oni_ray.rewards.retrieval:RetrievalReward", "captions"),
+    "classification": RewardKind("oni_ray.rewards.classification:ClassificationReward", "captions"),
+    "ranking": RewardKind("oni_ray.rewards.ranking:RankingReward", "pairs"),
+    "motif": RewardKind("oni_ray.rewards.motif:MotifReward", None),
+    "bow": RewardKind("oni_ray.rewards.bow:BagOfWordsReward", None),
+    "rnd": RewardKind("oni_ray.rewards.rnd:RNDReward", None),
+    "count": RewardKind("oni_ray.rewards.count:CountReward", None),
 }
 
 
+def asks(reward_type: str) -> Literal["captions", "pairs"] | None:
+    """What a run with this reward asks a language model about; None where it needs none."""
+    return REWARDS[reward_type].asks if reward_type in REWARDS else None
+
+
 def make_reward_model(settings: RewardSection, seed: int) -> RewardModel:
-    """The reward model that `settings.type` names. `none` has no model: the learner's reward has no intrinsic part."""
-    module, _, name = REWARDS[settings.type].partition(":")
-    return getattr(importlib.import_module(module), name)(settings, seed)
+    """The model of a reward that learns from labels."""
+    return REWARDS[settings.type].load()(settings, seed)
