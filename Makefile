@@ -21,7 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet "torch==2.13.0"
-	$(BIN)/pip install --quiet --editable ".[cpu,dev]"
+	$(BIN)/pip install --quiet --editable ".[cpu,dev,minihack]"
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
@@ -44,7 +44,7 @@ format: setup ## Format the code
 	$(BIN)/ruff check --quiet --fix .
 
 docs: setup ## Generate docs/configuration.md and docs/metrics.md from the code
-	$(BIN)/python -m oni_ray.config > docs/configuration.md
+	$(BIN)/python -m oni_ray.config.reference > docs/configuration.md
 	$(BIN)/python -m oni_ray.telemetry.metrics > docs/metrics.md
 
 clean: ## Remove the virtual environment and caches, but no runs

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from oni_ray.config import load_config
-from oni_ray.envs.nethack import ScoreTask
+from oni_ray.envs.nethack_tasks import ScoreTask
 from oni_ray.learning.connector import FragmentsToBatch
 from oni_ray.learning.policy_terms import policy_terms
 from oni_ray.policy.module import RESETS
-from oni_ray.policy.network import ActorCritic, NetworkSpec
 from oni_ray.rollout.collector import Collector
 from oni_ray.rollout.games import Games
+from tests.small_policy import small_network
 
 
 def make_collector(core: str = "lstm", seed: int = 3, columns: int = 3, length: int = 12, limit: int = 7) -> Collector:
@@ -28,20 +28,7 @@ def make_collector(core: str = "lstm", seed: int = 3, columns: int = 3, length: 
         ],
     )
     games = Games(config, np.random.SeedSequence(seed))
-    torch.manual_seed(0)
-    space = games.observation_space
-    spec = NetworkSpec(
-        glyphs=int(space["glyphs"].high.max()) + 1,
-        crop=config.policy.crop,
-        status=space["status"].shape[0],
-        actions=int(games.action_space.n),
-        core=core,
-        hidden_size=32,
-    )
-    network = ActorCritic(spec)
-    with torch.no_grad():  # the initial policy is all but uniform; make mistakes in the state visible
-        network.heads.weight.mul_(200)
-    return Collector(games, network, length, np.random.default_rng(seed))
+    return Collector(games, small_network(games, core), length, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])

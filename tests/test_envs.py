@@ -20,10 +20,13 @@ from nle.env.tasks import NetHackScore
 from oni_ray.envs import TASKS, make_env
 from oni_ray.envs.captions import message_caption
 from oni_ray.envs.episode import EpisodeStatistics
-from oni_ray.envs.nethack import ACTION_KEYS, YES_KEY, NetHackTask, ScoreTask
+from oni_ray.envs.nethack import ACTION_KEYS, NetHackTask
+from oni_ray.envs.nethack_tasks import ScoreTask
+from oni_ray.envs.prompts import YES_KEY
 
 YES = ACTION_KEYS.index(YES_KEY)
 EAT = ACTION_KEYS.index(nethack.Command.EAT)
+OWN_RULES = (EAT, *(ACTION_KEYS.index(key) for key in (nethack.Command.QUAFF, nethack.Command.CAST)))
 SEARCH = ACTION_KEYS.index(nethack.Command.SEARCH)
 PRAY = ACTION_KEYS.index(nethack.Command.PRAY)
 
@@ -177,8 +180,8 @@ def test_rewards_and_observations_are_those_of_nle_s_score_task(seed: int) -> No
 
     reset(first=True)
     rewards = set()
-    # EAT is left out: it is where the two differ on purpose.
-    for action in random_actions(seed, 1500, without=(EAT,)):
+    # Without the actions whose questions the two handle differently on purpose.
+    for action in random_actions(seed, 1500, without=OWN_RULES):
         mine, reward, terminated, truncated, _ = ours.step(action)
         other, expected, ended, _, _ = theirs.step(action)
         assert (reward, terminated, truncated) == (expected, ended, False)
@@ -284,7 +287,16 @@ def test_scout_counts_the_tiles_a_slow_count_at_the_same_moments_finds(seed: int
 
 @pytest.mark.parametrize(
     "change",
-    [{"end": "quit"}, {"length": 0}, {"extrinsic_return": float("nan")}, {"gold": -1}, {"scout": -1}, {"score": -1}],
+    [
+        {"end": "quit"},
+        {"length": 0},
+        {"extrinsic_return": float("nan")},
+        {"gold": -1},
+        {"scout": -1},
+        {"score": -1},
+        {"monsters_killed": -1},
+        {"success": False, "end": "success"},
+    ],
 )
 def test_impossible_statistics_are_refused(change: dict) -> None:
     good = {
@@ -315,14 +327,12 @@ def test_a_task_can_end_on_success_or_go_on_after_it() -> None:
         def _succeeded_now(self) -> bool:
             return self._status[nethack.NLE_BL_TIME] >= 5
 
-    class SearchedContinual(Searched):
-        ends_on_success = False
-
-    for task, length, end in ((Searched, None, "success"), (SearchedContinual, 20, "step_limit")):
-        env = task(max_episode_steps=20)
+    for continual, length, end in ((False, None, "success"), (True, 20, "step_limit")):
+        env = Searched(max_episode_steps=20, continual=continual)
         env.reset(seed=3)
         _, rewards, terminated, _, info = play_to_end(env, iter([SEARCH] * 30))
         assert sum(rewards) == 50.0 and info["episode"].end == end and terminated == (end == "success")
+        assert info["episode"].success
         assert length is None or len(rewards) == length
         env.close()
 

@@ -1,7 +1,8 @@
-"""The game's questions and page breaks on real NetHack: what to eat, and the lines that stand before a page break."""
+"""The game's questions, menus and page breaks on real NetHack: what answers them, and what of them is a caption."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 from nle import nethack
 
-from oni_ray.envs.nethack import ACTION_KEYS, YES_KEY, NetHackTask, ScoreTask
+from oni_ray.envs.game import menu_text
+from oni_ray.envs.nethack import ACTION_KEYS, NetHackTask
+from oni_ray.envs.nethack_tasks import ScoreTask
+from oni_ray.envs.prompts import YES_KEY
 
 YES = ACTION_KEYS.index(YES_KEY)
-EAT = ACTION_KEYS.index(nethack.Command.EAT)
+EAT, QUAFF, CAST, PRAY, KICK, SEARCH = (
+    ACTION_KEYS.index(getattr(nethack.Command, name)) for name in ("EAT", "QUAFF", "CAST", "PRAY", "KICK", "SEARCH")
+)
 UP = ACTION_KEYS.index(nethack.MiscDirection.UP)
 DOWN = ACTION_KEYS.index(nethack.MiscDirection.DOWN)
 STEPS = {(1, 0): "l", (-1, 0): "h", (0, 1): "j", (0, -1): "k", (1, 1): "n", (1, -1): "u", (-1, 1): "b", (-1, -1): "y"}
@@ -30,35 +36,112 @@ def inventory(observation: dict[str, np.ndarray]) -> dict[int, bytes]:
     return {int(letter): text.tobytes() for letter, text in items}
 
 
+def message(observation: dict[str, np.ndarray]) -> str:
+    return observation["message"].tobytes().partition(b"\0")[0].decode("latin-1")
+
+
 @pytest.mark.parametrize("seed", [1, 2])
-def test_yes_eats_the_first_item_offered(seed: int) -> None:
-    env = ScoreTask(observation_keys=("blstats", "inv_letters", "inv_strs"))
+@pytest.mark.parametrize(("action", "verb"), [(EAT, "eat"), (QUAFF, "drink")])
+def test_yes_uses_the_first_item_offered(seed: int, action: int, verb: str) -> None:
+    env = ScoreTask(observation_keys=("blstats", "message", "inv_letters", "inv_strs"))
     env.reset(seed=seed)
-    observation, _, _, _, info = env.step(EAT)
-    assert info["caption"].startswith("What do you want to eat? [")
-    letter = ord(info["caption"].partition("[")[2][0])
-    before = {
-        int(key): bytes(text) for key, text in zip(observation["inv_letters"], observation["inv_strs"], strict=True)
-    }
+    observation, *_ = env.step(action)
+    question = message(observation)
+    assert question.startswith(f"What do you want to {verb}? [")
+    letter = ord(question.partition("[")[2][0])
+    before = inventory(observation)
     time = int(observation["blstats"][nethack.NLE_BL_TIME])
-    observation, *_ = env.step(YES)
-    after = {
-        int(key): bytes(text) for key, text in zip(observation["inv_letters"], observation["inv_strs"], strict=True)
-    }
+    observation, _, _, _, info = env.step(YES)
+    after = inventory(observation)
     assert observation["blstats"][nethack.NLE_BL_TIME] > time
     assert [key for key in before if before[key] != after.get(key)] == [letter]
+    assert "What do you want" not in info["caption"]
     env.close()
 
 
+@pytest.mark.parametrize("question", [EAT, QUAFF])
 @pytest.mark.parametrize("action", [action for action in range(len(ACTION_KEYS)) if action != YES])
-def test_any_other_action_leaves_the_question_what_to_eat(env: ScoreTask, action: int) -> None:
+def test_any_other_action_leaves_the_question_for_an_item(env: ScoreTask, action: int, question: int) -> None:
     env.reset(seed=1)
-    observation, _, _, _, info = env.step(EAT)
-    assert info["caption"].startswith("What do you want to eat?")
+    observation, _, _, _, info = env.step(question)
+    assert message(observation).startswith("What do you want to ") and info["caption"] == ""
     time = int(observation["blstats"][nethack.NLE_BL_TIME])
     observation, reward, _, _, info = env.step(action)
     assert info["caption"] == "Never mind."
     assert observation["blstats"][nethack.NLE_BL_TIME] == time and reward == -0.01
+
+
+def test_cast_takes_the_first_spell_and_leaves_the_direction_to_the_agent(env: ScoreTask) -> None:
+    """The monk of seed 3 knows healing, which asks in what direction."""
+    observation, _ = env.reset(seed=3)
+    energy = int(observation["blstats"][nethack.NLE_BL_ENE])
+    observation, *_ = env.step(CAST)
+    assert message(observation) == "In what direction? "
+    observation, *_ = env.step(YES)
+    assert observation["blstats"][nethack.NLE_BL_ENE] == energy - 5  # a spell of level 1
+    observation, _, _, _, info = env.step(CAST)
+    assert info["caption"] == "You don't have enough energy to cast that spell."
+
+
+def test_prayer_is_answered_yes_by_that_action_only(env: ScoreTask) -> None:
+    env.reset(seed=3)
+    observation, _, _, _, info = env.step(PRAY)
+    assert message(observation).startswith("Are you sure you want to pray?") and info["caption"] == ""
+    _, _, _, _, info = env.step(SEARCH)
+    assert info["caption"] == "", "a question and the echo of its answer are nothing that happened"
+    env.step(PRAY)
+    _, _, _, _, info = env.step(YES)
+    assert info["caption"].startswith("You begin praying to ")
+
+
+# What is left out of a caption, and kept on request.
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (EAT, "What do you want to eat? [ghij or ?*]"),
+        (PRAY, "Are you sure you want to pray? [yn] (n)"),
+        (KICK, "In what direction?"),
+        (CAST, "Choose which spell to cast; Name                 Level Category     Fail Retention; "
+               "a - healing                1   healing        0%      100%  In what direction?"),
+    ],
+)  # fmt: skip
+def test_questions_and_menus_are_captions_only_on_request(action: int, text: str) -> None:
+    for keep in (False, True):
+        env = ScoreTask(caption_prompts=keep)
+        env.reset(seed=3)
+        _, _, _, _, info = env.step(action)
+        assert info["caption"] == (text if keep else "")
+        env.close()
+
+
+def test_no_question_reaches_a_caption_of_random_play(env: ScoreTask) -> None:
+    generator = np.random.default_rng(5)
+    env.reset(seed=5)
+    asked = 0
+    for _ in range(6000):
+        observation, _, terminated, truncated, info = env.step(int(generator.integers(len(ACTION_KEYS))))
+        asked += "[yn" in message(observation)
+        assert not re.search(r"\[yn|What do you want|direction\?|--More--", info["caption"]), info["caption"]
+        if terminated or truncated:
+            env.reset()
+    assert asked > 20
+
+
+def test_a_menu_is_read_from_the_column_where_it_is_drawn() -> None:
+    lines = [
+        "                Things that are here:",
+        "     -----      2 uncursed food rations",
+        "     |.@.|      a scroll labeled FNORD",
+        "     -----      --More--",
+        "     |...|",
+    ]
+    screen = np.array([list(line.ljust(80).encode()) for line in lines], np.uint8)
+    assert menu_text(screen) == "Things that are here:; 2 uncursed food rations; a scroll labeled FNORD"
+
+
+# Line before a page break.
 
 
 def first_move(chars: np.ndarray, start: tuple[int, int], visited: set[tuple[int, int]]) -> tuple[int, int] | None:

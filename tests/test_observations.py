@@ -10,7 +10,8 @@ import pytest
 from nle import nethack
 
 from oni_ray.envs import observations
-from oni_ray.envs.nethack import ACTION_KEYS, ScoreTask
+from oni_ray.envs.nethack import ACTION_KEYS
+from oni_ray.envs.nethack_tasks import ScoreTask
 from oni_ray.envs.observations import STATUS_FEATURES, GlyphCropView
 
 

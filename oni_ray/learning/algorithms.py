@@ -6,6 +6,7 @@ Tune needs no registration.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -26,6 +27,14 @@ SAMPLER_WAIT_S = 0.1  # RLlib's default of 0 spins a core while the runners play
 
 class FragmentIMPALA(IMPALA):
     """RLlib's IMPALA over fragments; the learner class decides between the IMPALA and the APPO loss."""
+
+    def _sample_and_get_connector_states(self) -> tuple[list[Any], list[Any], list[Any], set[int]]:
+        """As RLlib's, but while every runner is being restarted: then RLlib would play in the driver, without games."""
+        runners: Any = self.env_runner_group
+        if runners.num_remote_env_runners() and not runners.num_healthy_remote_workers():
+            time.sleep(SAMPLER_WAIT_S)
+            return [], [], [], set()
+        return super()._sample_and_get_connector_states()
 
 
 class FragmentPPO(PPO):

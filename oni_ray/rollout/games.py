@@ -1,7 +1,14 @@
-"""The games of one runner: B environments of one task and the view of them that the policy sees."""
+"""The games of one runner: B environments of one task and the view of them that the policy sees.
+
+An environment that raises costs its episode, not the run: a new one with a fresh seed takes its column. Only a fault
+that comes back before a single step succeeds, again and again, is raised.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +16,25 @@ import numpy as np
 
 from oni_ray.config import Config
 from oni_ray.envs import make_env
+from oni_ray.envs.captions import caption_function
+from oni_ray.envs.episode import EpisodeStatistics
 from oni_ray.envs.observations import GlyphCropView
+
+logger = logging.getLogger(__name__)
+
+FAULTS_IN_A_ROW = 5
+"""Faults of one column without a successful step between them after which the fault is raised."""
+
+
+@dataclass
+class _Column:
+    """One environment, the seed for its next reset (None: its own next game), and its episode so far."""
+
+    env: gym.Env
+    seed: int | None
+    length: int = 0
+    total: float = 0.0
+    faults: int = 0
 
 
 class Games:
@@ -17,14 +42,14 @@ class Games:
 
     def __init__(self, config: Config, seeds: np.random.SeedSequence) -> None:
         self.columns = config.rollout.envs_per_runner
+        self.replaced = 0
+        """Environments that raised and were replaced."""
         self.view = GlyphCropView(config.policy.crop, config.policy.message_words, config.policy.message_vocabulary)
-        self._seeds: list[int | None] = [int(s.generate_state(1)[0]) for s in seeds.spawn(self.columns)]
-        self._envs = [
-            make_env(
-                config.env.task, max_episode_steps=config.env.max_episode_steps, observation_keys=self.view.raw_keys
-            )
-            for _ in range(self.columns)
-        ]
+        self._settings = config.env
+        self._caption = caption_function(config.env.caption, config.env.caption_status)
+        self._seeds = seeds
+        self._known_faults: set[type] = set()
+        self._columns = [_Column(self._make(), self._fresh_seed()) for _ in range(self.columns)]
 
     @property
     def observation_space(self) -> gym.spaces.Dict:
@@ -34,23 +59,91 @@ class Games:
     @property
     def action_space(self) -> gym.spaces.Discrete:
         """The task's actions."""
-        space = self._envs[0].action_space
+        space = self._columns[0].env.action_space
         assert isinstance(space, gym.spaces.Discrete)
         return space
 
-    def reset(self, b: int, out: dict[str, np.ndarray]) -> None:
-        """Starts a new game in column `b` and writes its first observation to the rows `out`."""
-        seed, self._seeds[b] = self._seeds[b], None
-        raw, _ = self._envs[b].reset(seed=seed)
+    def reset(self, b: int, out: dict[str, np.ndarray], seed: int | None = None) -> None:
+        """Starts a new game in column `b`, that of `seed` if given, and writes its first observation to the rows `out`.
+
+        An environment that cannot is replaced, and its successor tries the same `seed`, or without one a fresh seed;
+        what the fault was is raised after FAULTS_IN_A_ROW of them.
+        """
+        column = self._columns[b]
+        while True:
+            try:
+                if column.faults:
+                    column.env = self._make()
+                raw, _ = column.env.reset(seed=column.seed if seed is None else seed)
+                break
+            except Exception as error:
+                self._fail(b, error)
+        column.seed, column.length, column.total = None, 0, 0.0
         self.view.write(raw, out)
 
     def step(self, b: int, action: int, out: dict[str, np.ndarray]) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Plays one action and writes what it led to; reward, terminated, truncated, info (see envs/nethack.py)."""
-        raw, reward, terminated, truncated, info = self._envs[b].step(action)
+        """Plays one action and writes what it led to; reward, terminated, truncated, info (see envs/nethack.py).
+
+        If the environment raises, the episode is truncated as "aborted" with an empty caption, and `out` is left.
+        """
+        column = self._columns[b]
+        try:
+            raw, reward, terminated, truncated, info = column.env.step(action)
+        except Exception as error:
+            self._fail(b, error)
+            return 0.0, False, True, {"caption": "", "episode": _aborted(column)}
         self.view.write(raw, out)
+        column.faults = 0
+        column.length += 1
+        column.total += float(reward)
         return float(reward), terminated, truncated, info
 
     def close(self) -> None:
         """Closes all games."""
-        for env in self._envs:
-            env.close()
+        for column in self._columns:
+            column.env.close()
+
+    def _make(self) -> gym.Env:
+        return make_env(
+            self._settings.task,
+            max_episode_steps=self._settings.max_episode_steps,
+            observation_keys=self.view.raw_keys,
+            caption=self._caption,
+            caption_prompts=self._settings.caption_prompts,
+        )
+
+    def _fresh_seed(self) -> int:
+        return int(self._seeds.spawn(1)[0].generate_state(1)[0])
+
+    def _fail(self, b: int, error: Exception) -> None:
+        """Discards the environment of column `b`; its next reset makes a new one. Raises `error` if that is no use."""
+        column = self._columns[b]
+        column.faults += 1
+        if column.faults >= FAULTS_IN_A_ROW:
+            raise error
+        kind = type(error)
+        logger.error(
+            "game %d raised %s; its episode is aborted and a new environment takes its place",
+            b,
+            repr(error),
+            exc_info=error if kind not in self._known_faults else None,
+        )
+        self._known_faults.add(kind)
+        self.replaced += 1
+        column.seed = self._fresh_seed()
+        with contextlib.suppress(Exception):  # it is broken: closing it may fail as well
+            column.env.close()
+
+
+def _aborted(column: _Column) -> EpisodeStatistics:
+    """The statistics of an episode whose environment raised in its last step."""
+    return EpisodeStatistics(
+        extrinsic_return=column.total,
+        length=column.length + 1,
+        end="aborted",
+        depth=0,
+        experience_level=0,
+        gold=0,
+        scout=0,
+        score=0,
+    )
