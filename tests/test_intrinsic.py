@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from oni_ray.config import RewardSection
 from oni_ray.envs.episode import EpisodeStatistics
 from oni_ray.learning.connector import merge_captions
 from oni_ray.learning.intrinsic import CaptionTally, IntrinsicReturns, IntrinsicReward
+from oni_ray.rewards.base import NoReward, Steps
+from oni_ray.rewards.caption_reward import CaptionReward
 from oni_ray.rewards.retrieval import RetrievalSnapshot
 from oni_ray.rollout.episodic import CaptionRecorder, SentMemory
 from oni_ray.rollout.fragment import EndedEpisode, Fragment
@@ -49,11 +52,11 @@ def fragment_of(captions: list[str], ends: dict[int, EpisodeStatistics], runner:
     )
 
 
-def apply(fragment: Fragment, table: dict[str, float], a_ext: float = 0.1, a_int: float = 0.4) -> np.ndarray:
-    reward = IntrinsicReward(a_ext, a_int, 3.0)
-    reward.use(RetrievalSnapshot(1, table))
-    captions, index = merge_captions([fragment])
-    return reward.apply(captions, index, fragment.caption_count, fragment.rewards).total[:, 0]
+def apply(fragment: Fragment, table: dict[str, float], **changes) -> np.ndarray:
+    settings = RewardSection(**{"extrinsic_coefficient": 0.1, "intrinsic_coefficient": 0.4, **changes})
+    reward = IntrinsicReward(settings, CaptionReward(snapshot=RetrievalSnapshot(1, table)))
+    steps = Steps(*merge_captions([fragment]))
+    return reward.apply(steps, fragment.caption_count, fragment.rewards).total[:, 0]
 
 
 def test_formula_with_repeats_and_an_episode_end() -> None:
@@ -76,6 +79,22 @@ def test_formula_with_repeats_and_an_episode_end() -> None:
     np.testing.assert_allclose(rewards, expected, rtol=1e-6)
 
 
+def test_without_the_episodic_count_a_repeat_earns_as_much_as_the_first() -> None:
+    fragment = fragment_of(["a", "b", "a", "a"], ends={})
+    rewards = apply(fragment, {"a": 1.0}, extrinsic_coefficient=0.0, episodic_count=False)
+    np.testing.assert_allclose(rewards, [0.4, 0.0, 0.4, 0.4])
+    rewards = apply(fragment, {"a": 1.0}, extrinsic_coefficient=0.0, count_exponent=1.0)
+    np.testing.assert_allclose(rewards, [0.4, 0.0, 0.4 / 2, 0.4 / 3], rtol=1e-6)
+
+
+def test_no_reward_is_zero_and_has_nothing_to_say_of_captions() -> None:
+    reward = IntrinsicReward(RewardSection(type="none", extrinsic_coefficient=1.0), NoReward())
+    terms = reward.apply(Steps(["", "a"], np.array([[0, 1]])), np.array([[1, 2]]), np.array([[3.0, 4.0]], np.float32))
+    assert terms.total.tolist() == [[3.0, 4.0]]
+    assert terms.intrinsic.tolist() == [[0.0, 0.0]]
+    assert np.isnan(NoReward().rewards(["a"])).all()
+
+
 def test_a_greeting_of_the_new_game_is_never_in_the_fragment() -> None:
     """Real games: no step's caption is the greeting that a reset prints."""
     from tests.test_collector import make_collector
@@ -88,7 +107,7 @@ def test_a_greeting_of_the_new_game_is_never_in_the_fragment() -> None:
 
 
 def test_nothing_is_rewarded_before_the_first_snapshot_and_empty_captions_never() -> None:
-    reward = IntrinsicReward(1.0, 1.0, 3.0)
+    reward = CaptionReward()
     assert reward.rewards(["You kill the newt!"]).tolist() == [0.0]
     reward.use(RetrievalSnapshot(1, {"": 1.0, "a": 1.0}))
     assert reward.rewards(["", "a", "b"]).tolist() == [0.0, 1.0, 0.0]
@@ -101,7 +120,7 @@ def test_the_newest_snapshot_counts_and_its_drift_is_measured() -> None:
         def poll(self, version: int):
             return self.snapshots.pop(0)
 
-    reward = IntrinsicReward(1.0, 1.0, 3.0, Source())
+    reward = CaptionReward(Source())
     reward.refresh()
     assert reward.version == 1
     assert reward.rewards(["a", "b"]).tolist() == [1.0, 0.0]

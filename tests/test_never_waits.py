@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,15 @@ class StubbornActor:
     def __init__(self) -> None:
         self.mode = "answer"
         self.taken: list[str] = []
+        self.counted: Counter[str] = Counter()
 
     def behave(self, mode: str) -> None:
         self.mode = mode
 
-    def submit(self, captions: list[str], source: str) -> None:
+    def submit(self, captions: list[str], source: str, counts: list[int] | None = None) -> None:
         self._act()
         self.taken.extend(captions)
+        self.counted.update(dict(zip(captions, counts, strict=True)) if counts is not None else {})
 
     def snapshot_if_newer(self, version: int) -> RetrievalSnapshot | None:
         self._act()
@@ -42,6 +45,9 @@ class StubbornActor:
     def status(self) -> str:
         self._act()
         return "well"
+
+    def occurrences(self) -> dict[str, int]:
+        return dict(self.counted)
 
     def submitted(self) -> list[str]:
         return self.taken
@@ -109,6 +115,37 @@ def test_what_a_full_buffer_forgets_is_counted_and_sent_when_met_again(actor: An
         sender.offer([caption])
         assert sender.flush(timeout_s=5.0)
     assert set(ray.get(actor.submitted.remote())) >= {"a", "b", "c"}
+
+
+def test_occurrences_of_captions_sent_before_follow_in_time(actor: Any) -> None:
+    sender = CaptionSender(actor, "runner 1", memory=1000, counts_interval_s=0.5)
+    sender.offer(["", "a", "b"], np.array([7, 2, 1]))
+    assert sender.flush(timeout_s=5.0)
+    assert ray.get(actor.submitted.remote()) == ["a", "b"]  # new ones at once, without waiting for the interval
+    for _ in range(3):
+        sender.offer(["", "a"], np.array([1, 5]))
+    eventually(lambda: (sender.offer([""]), ray.get(actor.occurrences.remote()) == {"a": 17, "b": 1})[1])
+    assert sender.lost == 0
+
+
+def test_occurrences_may_be_lost_with_a_store_where_captions_may_not(actor: Any) -> None:
+    sender = CaptionSender(actor, "runner 1", memory=3, counts_interval_s=0.0)
+    ray.get(actor.behave.remote("fail"))
+    sender.offer(["a", "b"], np.array([2, 3]))
+    assert not sender.flush(timeout_s=5.0)
+    ray.get(actor.behave.remote("answer"))
+    assert sender.flush(timeout_s=5.0)
+    assert set(ray.get(actor.submitted.remote())) == {"a", "b"}
+    for _ in range(100):
+        sender.offer([f"caption {i}" for i in range(10)], np.ones(10, np.int64))
+        assert len(sender._counts) <= 3
+
+
+def test_nothing_is_counted_where_nobody_asks(actor: Any) -> None:
+    sender = CaptionSender(actor, "runner 1", memory=1000)
+    sender.offer(["a"], np.array([4]))
+    assert sender.flush(timeout_s=5.0)
+    assert ray.get(actor.occurrences.remote()) == {}
 
 
 def test_the_learner_polls_a_reward_model_that_hangs_fails_or_dies(actor: Any) -> None:

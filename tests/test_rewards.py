@@ -1,8 +1,7 @@
-"""Reward models: what they learn, what a snapshot freezes, and that a restored model is the same function."""
+"""Rewards that learn from labels: what they learn, what a snapshot freezes, and that a restored one is the same."""
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 
 import numpy as np
@@ -12,25 +11,12 @@ import torch
 from oni_ray.annotation.messages import LabelDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards import REWARDS, make_reward_model
-from oni_ray.rewards.caption_net import CaptionNet, encode_captions
-from oni_ray.rewards.classification import ClassificationReward, class_weights, is_held_out
-from oni_ray.rewards.service import RewardService
+from oni_ray.rewards.caption_net import MAX_BYTES, CaptionNet, encode_captions, evaluate, seeded_net
+from oni_ray.rewards.classification import ClassificationReward, class_weights
+from oni_ray.rewards.held_out import is_held_out, is_pair_held_out
+from tests.planted_labels import delta_of, labels_of, planted, preferences_of
 
-MONSTERS = ("newt", "jackal", "rat", "gnome", "fox", "bat", "lichen", "kobold", "goblin", "hill orc")
-GOOD = [f"You kill the {a} {b}!" for a in ("big", "small", "old", "red") for b in MONSTERS]
-BAD = [
-    f"The {a} {b} {v}."
-    for a in ("big", "small", "old", "red")
-    for b in MONSTERS
-    for v in ("bites", "misses", "looks at you")
-]
-
-
-def planted() -> tuple[list[str], np.ndarray]:
-    captions = [*GOOD, *BAD]
-    order = np.random.default_rng(0).permutation(len(captions))
-    labels = np.array([1.0] * len(GOOD) + [0.0] * len(BAD), dtype=np.float32)
-    return [captions[i] for i in order], labels[order]
+LEARNED = sorted(name for name, kind in REWARDS.items() if kind.asks)
 
 
 def settings(**changes) -> RewardSection:
@@ -40,7 +26,7 @@ def settings(**changes) -> RewardSection:
 def test_classification_learns_planted_labels_and_measures_on_others() -> None:
     model = ClassificationReward(settings(held_out_fraction=0.25), seed=1)
     captions, labels = planted()
-    model.add_labels(captions, labels)
+    assert model.add_labels(delta_of(captions, labels)) == len(captions)
     model.train(150)
     figures = model.metrics()
     held_out = [c for c in captions if is_held_out(c, 0.25)]
@@ -57,10 +43,16 @@ def test_held_out_captions_are_never_trained_on() -> None:
     model = ClassificationReward(settings(held_out_fraction=0.99), seed=1)
     captions, labels = planted()
     keep = [i for i, c in enumerate(captions) if is_held_out(c, 0.99)]
-    model.add_labels([captions[i] for i in keep], labels[keep])
+    model.add_labels(delta_of([captions[i] for i in keep], labels[keep]))
     before = model.snapshot(1).scores(captions)
     model.train(5)
     np.testing.assert_array_equal(before, model.snapshot(2).scores(captions))
+
+
+def test_a_pair_is_held_out_in_either_order() -> None:
+    shares = [is_pair_held_out(f"a{i}", f"b{i}", 0.3) for i in range(2000)]
+    assert shares == [is_pair_held_out(f"b{i}", f"a{i}", 0.3) for i in range(2000)]
+    assert np.mean(shares) == pytest.approx(0.3, abs=0.04)
 
 
 def test_class_weights_balance_the_classes() -> None:
@@ -69,27 +61,75 @@ def test_class_weights_balance_the_classes() -> None:
     assert class_weights(torch.tensor([1, 1])).tolist() == [1.0, 1.0]
 
 
-def test_a_snapshot_does_not_change_with_later_training_and_survives_pickling() -> None:
-    model = ClassificationReward(settings(), seed=1)
+@pytest.mark.parametrize("reward", LEARNED)
+def test_a_snapshot_does_not_change_with_later_training_and_survives_pickling(reward: str) -> None:
+    model = make_reward_model(settings(type=reward), seed=1)
     captions, labels = planted()
-    model.add_labels(captions, labels)
+    model.add_labels(labels_of(reward, captions[:60], labels[:60]))
     model.train(3)
     snapshot = model.snapshot(1)
-    before = snapshot.scores(captions)
+    before = snapshot.scores(captions), snapshot.rewards(captions)
+    model.add_labels(labels_of(reward, captions, labels, from_start=False))
     model.train(20)
-    np.testing.assert_array_equal(before, snapshot.scores(captions))
-    np.testing.assert_array_equal(before, pickle.loads(pickle.dumps(snapshot)).scores(captions))
-    assert np.abs(model.snapshot(2).scores(captions) - before).max() > 1e-4
+    copy = pickle.loads(pickle.dumps(snapshot))
+    for same in (snapshot, copy):
+        np.testing.assert_array_equal(before[0], same.scores(captions))
+        np.testing.assert_array_equal(before[1], same.rewards(captions))
+    assert np.nanmax(np.abs(np.nan_to_num(model.snapshot(2).scores(captions)) - np.nan_to_num(before[0]))) > 1e-4
 
 
 def test_retrieval_is_the_label_and_zero_without_one() -> None:
     model = make_reward_model(settings(type="retrieval"), seed=1)
-    model.add_labels(["a", "b"], np.array([1.0, 0.0], dtype=np.float32))
+    model.add_labels(delta_of(["a", "b"], [1, 0]))
     snapshot = model.snapshot(1)
     assert snapshot.rewards(["a", "b", "c"]).tolist() == [1.0, 0.0, 0.0]
     assert np.isnan(snapshot.scores(["c"])[0])
-    model.add_labels(["c"], np.array([1.0], dtype=np.float32))
+    model.add_labels(delta_of(["c"], [1], from_start=False))
     assert snapshot.rewards(["c"]).tolist() == [0.0]
+    assert model.snapshot(2).rewards(["a", "c"]).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("reward", ["retrieval", "classification"])
+def test_a_corrected_label_replaces_the_old_one_and_counts_as_news(reward: str) -> None:
+    model = make_reward_model(settings(type=reward, held_out_fraction=0.0), seed=1)
+    assert model.add_labels(delta_of(["a", "b"], [1, 0])) == 2
+    assert model.add_labels(delta_of(["a", "b"], [1, 0], from_start=False)) == 0
+    assert model.add_labels(delta_of(["a", "b"], [0, 0], from_start=False)) == 1
+    assert model.labels == 2
+    model.train(60)
+    assert model.snapshot(1).rewards(["a", "b"]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("reward", LEARNED)
+def test_a_replaced_store_starts_the_table_afresh(reward: str) -> None:
+    """What only the earlier store knew is gone, and what both know is no news."""
+    model = make_reward_model(settings(type=reward), seed=1)
+    captions, labels = planted()
+    everything = labels_of(reward, captions, labels)
+    half = labels_of(reward, captions[:60], labels[:60])
+    assert model.add_labels(everything) == len(everything)
+    assert model.add_labels(half) == 0
+    assert model.labels == len(half)
+    assert model.add_labels(everything) == len(everything) - len(half)
+
+
+@pytest.mark.parametrize("reward", LEARNED)
+def test_a_restored_model_is_the_same_function_and_trains_on_in_the_same_way(reward: str) -> None:
+    captions, labels = planted()
+    delta = labels_of(reward, captions, labels)
+    model = make_reward_model(settings(type=reward), seed=1)
+    model.add_labels(delta)
+    model.train(10)
+    restored = make_reward_model(settings(type=reward), seed=2)
+    restored.set_state(pickle.loads(pickle.dumps(model.get_state())))
+    if isinstance(delta, LabelDelta):  # labels of captions come from the store again, pairs are in the state
+        restored.add_labels(delta)
+    assert restored.labels == model.labels
+    for _ in range(2):
+        np.testing.assert_array_equal(restored.snapshot(1).rewards(captions), model.snapshot(1).rewards(captions))
+        np.testing.assert_array_equal(restored.snapshot(1).scores(captions), model.snapshot(1).scores(captions))
+        model.train(5)
+        restored.train(5)
 
 
 def test_encoding_keeps_high_bytes_and_length_changes_nothing_but_padding() -> None:
@@ -101,98 +141,24 @@ def test_encoding_keeps_high_bytes_and_length_changes_nothing_but_padding() -> N
     assert net(encode_captions([""])).isfinite().all()
 
 
-class FixedStore:
-    """Stands in for the annotation store: hands out planted labels in two parts."""
+@pytest.mark.parametrize("length", range(34))
+def test_a_caption_has_one_score_whatever_captions_are_scored_beside_it(length: int) -> None:
+    """Padding that a longer neighbour brings must not reach the maximum over time."""
+    net = seeded_net(2, seed=1)
+    with torch.no_grad():
+        for bias in (net.first.bias, net.second.bias):
+            bias += 3.0  # so that padding alone would give high activations
+    caption = "The gnome lord picks up a dagger!!"[:length]
+    alone = evaluate(net, encode_captions([caption]))
+    beside = evaluate(net, encode_captions([caption, "x" * 200], MAX_BYTES))[:1]
+    torch.testing.assert_close(alone, beside)
 
-    def __init__(self, captions: list[str], labels: np.ndarray) -> None:
-        self.captions, self.labels = captions, labels
-        self.available = len(captions) // 2
 
-    async def labels_since(self, cursor: int, wait_s: float = 0.0) -> LabelDelta:
-        part = slice(cursor, self.available)
-        captions = tuple(self.captions[part])
-        return LabelDelta(self.available, captions, self.labels[part], np.full(len(captions), np.nan, np.float32))
-
-
-@pytest.mark.parametrize("reward", sorted(REWARDS))
-def test_the_service_follows_the_store_and_a_restart_is_the_same_function(reward: str, tmp_path) -> None:
+def test_preferences_follow_the_planted_labels() -> None:
+    """The pairs that these tests learn from: helpful before not helpful, and neither among equals."""
     captions, labels = planted()
-    store = FixedStore(captions, labels)
-    state = str(tmp_path / "state.pt")
-    options = settings(type=reward, publish_interval_s=0.0, steps_per_label_batch=4)
-
-    async def check() -> None:
-        service = RewardService(options, 1, store, state)
-        assert await service.snapshot_if_newer(0) is None
-        await service.step()
-        first = await service.snapshot_if_newer(0)
-        assert first is not None
-        assert first.version == 1
-        assert await service.snapshot_if_newer(1) is None
-        store.available = len(captions)
-        await service.step()
-        second = await service.snapshot_if_newer(1)
-        assert second is not None
-        assert second.version == 2
-        assert (await service.status()).labels == len(captions)
-
-        restarted = RewardService(options, 1, store, state)
-        restored = await restarted.snapshot_if_newer(0)
-        assert restored is not None
-        assert restored.version == 2
-        np.testing.assert_array_equal(restored.rewards(captions), second.rewards(captions))
-        np.testing.assert_array_equal(restored.scores(captions), second.scores(captions))
-        await restarted.step()  # the known labels come again: nothing is trained, nothing is published
-        assert (await restarted.status()).version == 2
-        assert (await restarted.status()).labels == len(captions)
-        await restarted.publish()
-        republished = await restarted.snapshot_if_newer(2)
-        assert republished is not None
-        np.testing.assert_array_equal(republished.scores(captions), second.scores(captions))
-
-        behind = RewardService(options, 1, store, state)  # a label that came after the state was written
-        store.captions, store.labels = [*captions, "You gain a level!"], np.append(labels, np.float32(1.0))
-        store.available += 1
-        await behind.step()
-        assert (await behind.status()).version == 4
-
-        other = RewardService(options, 1, store, state, question="another goal")
-        assert await other.snapshot_if_newer(0) is None
-
-    asyncio.run(check())
-
-
-def test_a_damaged_state_is_set_aside_and_learned_anew(tmp_path) -> None:
-    path = tmp_path / "state.pt"
-    path.write_bytes(b"half a file")
-    captions, labels = planted()
-
-    async def check() -> None:
-        service = RewardService(settings(publish_interval_s=0.0), 1, FixedStore(captions, labels), str(path))
-        assert await service.snapshot_if_newer(0) is None
-        await service.step()
-        assert (await service.status()).version == 1
-
-    asyncio.run(check())
-    assert (tmp_path / "state.pt.damaged").read_bytes() == b"half a file"
-    assert path.stat().st_size > 1000
-
-
-def test_after_the_warm_up_each_policy_update_earns_a_gradient_step(tmp_path) -> None:
-    captions, labels = planted()
-    store = FixedStore(captions, labels)
-    options = settings(publish_interval_s=0.0, steps_per_label_batch=4, warmup_labels=len(captions))
-
-    async def check() -> None:
-        service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
-        await service.note_policy_updates(100)
-        await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 4  # half the labels: a label batch
-        store.available = len(captions)
-        await service.note_policy_updates(107)
-        await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 11
-        await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 11
-
-    asyncio.run(check())
+    helpful = dict(zip(captions, labels, strict=True))
+    delta = preferences_of(captions, labels)
+    assert set(delta.preference.tolist()) == {0.0, 0.5, 1.0}
+    for first, second, preference in zip(delta.first, delta.second, delta.preference, strict=True):
+        assert preference == 0.5 + 0.5 * (helpful[first] - helpful[second])

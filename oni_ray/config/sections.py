@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 CAPTION_PROMPT, PAIR_PROMPT = "label_v1", "rank_v1"
 
@@ -33,7 +34,7 @@ class StopSection(Section):
 class EnvSection(Section):
     """The game and its task."""
 
-    task: str = Field("score", description="Task name: what is rewarded and when an episode ends.")
+    task: str = Field("score", description="Task: a name of docs/tasks.md, any MiniHack id, or your own `module:Class`.")
     max_episode_steps: int = Field(5000, gt=0, description="Env steps after which an episode is cut (truncated).")
     caption: str = Field("message", description="Caption function: a registered name, or `module:function`.")
     caption_status: tuple[Literal["depth", "hp", "gold", "hunger"], ...] = Field(
@@ -116,7 +117,10 @@ class RewardSection(Section):
         None, description="Text to compare captions with; unset is the goal's sentence (bow)."
     )
     similarity_threshold: float = Field(
-        0.5, ge=-1, le=1, description="Cosine similarity at or below which the reward is 0 (bow)."
+        0.9,
+        ge=-1,
+        le=1,
+        description="Cosine similarity at or below which the reward is 0; a tenth to a third pass 0.9 (bow).",
     )
     count_scope: Literal["episodic", "lifelong"] = Field(
         "lifelong", description="episodic: 1 for every caption, times the count; lifelong: 1/sqrt(N_all) (count)."
@@ -131,6 +135,20 @@ class RewardSection(Section):
     )
     held_out_fraction: float = Field(0.1, ge=0, lt=1, description="Share of labels kept for measuring accuracy.")
     publish_interval_s: float = Field(2.0, ge=0, description="Least seconds between two published snapshots.")
+
+    @field_validator("path", "vectors")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        """Found again by a resume, and by processes with another working directory."""
+        return None if value is None else str(Path(value).expanduser().absolute())
+
+    @model_validator(mode="after")
+    def _count_is_left(self) -> RewardSection:
+        if self.type == "count" and self.count_scope == "episodic" and not self.episodic_count:
+            raise ValueError(
+                "reward.count_scope=episodic is nothing but the episodic count; set reward.episodic_count=true"
+            )
+        return self
 
 
 class AnnotationSection(Section):

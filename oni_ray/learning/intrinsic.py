@@ -1,30 +1,21 @@
 """The reward that trains the policy, computed in the learner just before the loss.
 
-r = a_ext * r_ext + a_int * r_int(c) / N_ep(c)^beta, with r_int of the newest published snapshot, looked up once for
-each distinct caption. Snapshots are polled and never waited for, so a slow or dead reward model stops nothing.
+r = a_ext * r_ext + a_int * r_int / N_ep(c)^beta, with r_int of every step from the `StepReward` that the configuration
+names. The episodic count applies to rewards of captions only, and `reward.episodic_count=false` leaves it out.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from oni_ray.rewards.base import RewardSnapshot
+from oni_ray.config import RewardSection
+from oni_ray.rewards.base import StepReward, Steps
 from oni_ray.rollout.episodic import episodic_weights
 from oni_ray.rollout.fragment import Fragment
-
-MAX_CACHED = 200_000  # captions whose reward is remembered while the reward function stays the same
-
-
-class SnapshotSource(Protocol):
-    """Where newer reward functions come from."""
-
-    def poll(self, version: int) -> RewardSnapshot | None:
-        """The newest snapshot if it is newer than `version`, else None; returns at once."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class RewardTerms:
 
     Attributes:
         total: a_ext * r_ext + a_int * intrinsic.
-        intrinsic: r_int(c) / N^beta, without its coefficient.
+        intrinsic: r_int / N^beta, without its coefficient.
     """
 
     total: np.ndarray
@@ -41,80 +32,26 @@ class RewardTerms:
 
 
 class IntrinsicReward:
-    """Holds the current reward function and applies it to whole train batches."""
+    """Applies coefficients and the episodic count to a step reward."""
 
-    def __init__(
-        self,
-        extrinsic_coefficient: float,
-        intrinsic_coefficient: float,
-        count_exponent: float,
-        source: SnapshotSource | None = None,
-    ) -> None:
-        self._a_ext = np.float32(extrinsic_coefficient)
-        self._a_int = np.float32(intrinsic_coefficient)
-        self._beta = count_exponent
-        self._source = source
-        self._snapshot: RewardSnapshot | None = None
-        self._cache: dict[str, float] = {"": 0.0}
-        self._refreshed = time.monotonic()
-        self.drift = 0.0
+    def __init__(self, settings: RewardSection, step_reward: StepReward) -> None:
+        self.step_reward = step_reward
+        self._a_ext = np.float32(settings.extrinsic_coefficient)
+        self._a_int = np.float32(settings.intrinsic_coefficient)
+        self._counted = settings.episodic_count and step_reward.of_captions
+        self._beta = settings.count_exponent
 
-    @property
-    def version(self) -> int:
-        """Version of the reward function in use; 0 before the first snapshot."""
-        return self._snapshot.version if self._snapshot is not None else 0
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the reward function last changed (or since the start)."""
-        return time.monotonic() - self._refreshed
-
-    def refresh(self) -> None:
-        """Takes over a newer snapshot if one is there."""
-        snapshot = self._source.poll(self.version) if self._source is not None else None
-        if snapshot is not None:
-            self.use(snapshot)
-
-    def use(self, snapshot: RewardSnapshot) -> None:
-        """Makes `snapshot` the reward function; `drift` becomes the mean change over the cached captions."""
-        known = [caption for caption in self._cache if caption]
-        if known:
-            before = np.array([self._cache[c] for c in known], dtype=np.float32)
-            after = snapshot.rewards(known)
-            self.drift = float(np.abs(after - before).mean())
-        self._snapshot = snapshot
-        self._cache = {"": 0.0}
-        self._refreshed = time.monotonic()
-
-    def rewards(self, captions: Sequence[str]) -> np.ndarray:
-        """r_int of each caption, [N] float32; 0 for the empty one and before the first snapshot."""
-        if self._snapshot is None:
-            return np.zeros(len(captions), dtype=np.float32)
-        if len(self._cache) > MAX_CACHED:
-            self._cache = {"": 0.0}
-        unknown = [caption for caption in captions if caption not in self._cache]
-        if unknown:
-            self._cache.update(zip(unknown, self._snapshot.rewards(unknown).tolist(), strict=True))
-        return np.array([self._cache[caption] for caption in captions], dtype=np.float32)
-
-    def scores(self, captions: Sequence[str]) -> np.ndarray:
-        """The reward model's own score of each caption, [N] float32; NaN before the first snapshot."""
-        if self._snapshot is None:
-            return np.full(len(captions), np.nan, dtype=np.float32)
-        return self._snapshot.scores(captions)
-
-    def apply(
-        self, captions: Sequence[str], index: np.ndarray, count: np.ndarray, extrinsic: np.ndarray
-    ) -> RewardTerms:
-        """The batch's reward.
+    def apply(self, steps: Steps, count: np.ndarray, extrinsic: np.ndarray) -> RewardTerms:
+        """The batch's reward. To be called once for each batch: rewards that learn in the learner learn from it.
 
         Args:
-            captions: the distinct captions of the batch.
-            index: [T, B] int, each step's caption.
+            steps: what the step reward may look at.
             count: [T, B] int, N_ep of each step's caption.
             extrinsic: [T, B] float32, the task's reward.
         """
-        intrinsic = self.rewards(captions)[index] * episodic_weights(count, self._beta)
+        intrinsic = self.step_reward.of_steps(steps)
+        if self._counted:
+            intrinsic = intrinsic * episodic_weights(count, self._beta)
         return RewardTerms(self._a_ext * extrinsic + self._a_int * intrinsic, intrinsic)
 
 

@@ -6,6 +6,7 @@ waits for that thread anyway, and a remote learner's actor queue does the same j
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -27,10 +28,16 @@ from oni_ray.config import Config
 from oni_ray.learning.connector import CAPTION_COUNT, CAPTION_INDEX, CAPTIONS, TRUNCATION_VALUES
 from oni_ray.learning.intrinsic import CaptionTally, IntrinsicReturns, IntrinsicReward
 from oni_ray.learning.returns import Trajectory, VTrace, vtrace
+from oni_ray.policy.module import ActorCriticModule
+from oni_ray.policy.network import ENCODERS
+from oni_ray.rewards import make_step_reward
+from oni_ray.rewards.base import RewardSetup, Steps
 from oni_ray.rollout.fragment import Fragment
 
 Batch = dict[str, Any]
 TALLY = "caption_tally"
+STEP_REWARD = "step_reward"
+NOVELTY_CHANNELS, NOVELTY_HIDDEN = 16, 64  # sizes of the encoders that rewards of observations use
 
 
 class FragmentLearner(TorchLearner):
@@ -45,12 +52,10 @@ class FragmentLearner(TorchLearner):
         ours: Config = self.config.learner_config_dict["config"]
         torch.set_num_threads(ours.resources.torch_threads)
         self.settings = ours.algorithm
-        self.reward = IntrinsicReward(
-            ours.reward.extrinsic_coefficient,
-            ours.reward.intrinsic_coefficient if ours.reward.type != "none" else 0.0,
-            ours.reward.count_exponent,
-            self.config.learner_config_dict["reward_source"],
-        )
+        self._reward_type = ours.reward.type
+        setup = RewardSetup(ours, self._make_small_encoder, self.device)
+        step_reward = make_step_reward(setup, self.config.learner_config_dict["reward_source"])
+        self.reward = IntrinsicReward(ours.reward, step_reward)
         self.tally = CaptionTally()
         self._returns = IntrinsicReturns()
 
@@ -99,9 +104,11 @@ class FragmentLearner(TorchLearner):
 
     def add_intrinsic_reward(self, fragments: list[Fragment], batch: Batch, shared: dict[str, Any]) -> None:
         """Replaces the batch's rewards by the formula's, with the newest reward function."""
-        self.reward.refresh()
+        self.reward.step_reward.refresh()
         extrinsic = np.concatenate([f.rewards for f in fragments], axis=1)
-        terms = self.reward.apply(shared[CAPTIONS], shared[CAPTION_INDEX], shared[CAPTION_COUNT], extrinsic)
+        ended = np.concatenate([f.terminated | f.truncated for f in fragments], axis=1)
+        steps = Steps(shared[CAPTIONS], shared[CAPTION_INDEX], batch[Columns.OBS], ended)
+        terms = self.reward.apply(steps, shared[CAPTION_COUNT], extrinsic)
         batch[Columns.REWARDS] = torch.from_numpy(terms.total).to(self.device)
         self.tally.add(shared[CAPTIONS], shared[CAPTION_INDEX])
         self._log_rewards(fragments, terms.intrinsic, extrinsic, terms.total)
@@ -139,25 +146,41 @@ class FragmentLearner(TorchLearner):
         return policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * entropy
 
     def caption_table(self, limit: int) -> list[tuple[str, int, float, float]]:
-        """(caption, times met, reward, score) of the most frequent captions under the current reward function."""
+        """(caption, times met, reward, score) of the most frequent captions under the current reward function.
+
+        Empty where the reward is not one of captions.
+        """
+        step_reward = self.reward.step_reward
+        if not step_reward.of_captions:
+            return []
         counts = self.tally.most_frequent(limit)
         captions = list(counts)
-        rewards = self.reward.rewards(captions)
-        scores = self.reward.scores(captions)
+        rewards = step_reward.rewards(captions)
+        scores = step_reward.scores(captions)
         return [(c, counts[c], float(r), float(s)) for c, r, s in zip(captions, rewards, scores, strict=True)]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """RLlib's state and the caption tally."""
+        """RLlib's state, the caption tally, and what the step reward keeps in the learner."""
         state = super().get_state(components, not_components=not_components, **kwargs)
         if self._check_component(TALLY, components, not_components):
             state[TALLY] = self.tally.get_state()
+        if self._check_component(STEP_REWARD, components, not_components):
+            state[STEP_REWARD] = {"type": self._reward_type, "state": self.reward.step_reward.get_state()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Inverse of `get_state`."""
+        """Inverse of `get_state`; what another reward type kept is not taken over."""
         super().set_state(state)
         if TALLY in state:
             self.tally.set_state(state[TALLY])
+        if STEP_REWARD in state and state[STEP_REWARD]["type"] == self._reward_type:
+            self.reward.step_reward.set_state(state[STEP_REWARD]["state"])
+
+    def _make_small_encoder(self) -> torch.nn.Module:
+        """A fresh encoder of the policy's observations, smaller than the policy's."""
+        spec = cast(ActorCriticModule, self.module[DEFAULT_MODULE_ID]).network.spec
+        small = dataclasses.replace(spec, channels=NOVELTY_CHANNELS, hidden_size=NOVELTY_HIDDEN)
+        return ENCODERS[spec.encoder](small)
 
     def _weights(self) -> dict[str, Any]:
         with torch.inference_mode():
@@ -176,9 +199,12 @@ class FragmentLearner(TorchLearner):
         log("extrinsic_reward_mean", float(extrinsic.mean()), window=1)
         log("reward_mean", float(total.mean()), window=1)
         log("intrinsic_reward_sum", float(intrinsic.sum(dtype=np.float64)), reduce="lifetime_sum")
-        log("reward_version", self.reward.version, window=1)
-        log("reward_age_s", self.reward.age_s, window=1)
-        log("reward_drift", self.reward.drift, window=1)
+        step_reward = self.reward.step_reward
+        log("reward_version", step_reward.version, window=1)
+        log("reward_age_s", step_reward.age_s, window=1)
+        log("reward_drift", step_reward.drift, window=1)
+        for name, value in step_reward.metrics().items():
+            log(name, value, window=1)
         lag = self._weights_seq_no - np.array([f.weights_seq_no for f in fragments])
         log("policy_lag_mean", float(lag.mean()), window=1)
         log("policy_lag_max", float(lag.max()), window=1)

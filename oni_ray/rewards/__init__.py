@@ -1,4 +1,8 @@
-"""Intrinsic rewards, one file each. Adding one touches its own file and a line of `REWARDS`."""
+"""Intrinsic rewards, one file each. Adding one touches its own file and a line of `REWARDS`.
+
+A reward that asks a language model is a `RewardModel`: it learns in the reward actor, and the learner polls its
+snapshots. One that asks nothing is a `StepReward`, made in the learner.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from oni_ray.config import RewardSection
-    from oni_ray.rewards.base import RewardModel
+    from oni_ray.config import Config, RewardSection
+    from oni_ray.rewards.base import RewardModel, RewardSetup, SnapshotSource, StepReward
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,21 @@ def asks(reward_type: str) -> Literal["captions", "pairs"] | None:
 def make_reward_model(settings: RewardSection, seed: int) -> RewardModel:
     """The model of a reward that learns from labels."""
     return REWARDS[settings.type].load()(settings, seed)
+
+
+def check_reward(config: Config) -> None:
+    """Finds what a reward made in the learner would miss before anything starts. Raises UserError."""
+    kind = REWARDS.get(config.reward.type)
+    if kind is not None and kind.asks is None:
+        kind.load().check(config)
+
+
+def make_step_reward(setup: RewardSetup, source: SnapshotSource | None) -> StepReward:
+    """What gives the learner each step's r_int; `source` has the snapshots of a reward that learns from labels."""
+    from oni_ray.rewards.base import NoReward
+    from oni_ray.rewards.caption_reward import CaptionReward
+
+    name = setup.config.reward.type
+    if name not in REWARDS:
+        return NoReward()
+    return CaptionReward(source) if asks(name) is not None else REWARDS[name].load()(setup)

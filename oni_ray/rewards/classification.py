@@ -7,7 +7,6 @@ A caption belongs to the held-out part by its own hash, for ever, so no label is
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +15,21 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards.base import RewardModel, RewardSnapshot
-from oni_ray.rewards.caption_net import MAX_BYTES, CaptionNet, encode_captions
+from oni_ray.rewards.caption_net import MAX_BYTES, FrozenCaptionNet, encode_captions, evaluate, seeded_net, trim
+from oni_ray.rewards.held_out import is_held_out
 
 MAX_CLASS_WEIGHT = 10.0
 
 
 @dataclass(frozen=True)
 class ClassificationSnapshot(RewardSnapshot):
-    """Weights of phi and the threshold."""
+    """phi at one moment, and the threshold eta."""
 
     version: int
-    weights: dict[str, np.ndarray]
+    net: FrozenCaptionNet
     threshold: float
 
     def rewards(self, captions: Sequence[str]) -> np.ndarray:
@@ -37,19 +38,7 @@ class ClassificationSnapshot(RewardSnapshot):
 
     def scores(self, captions: Sequence[str]) -> np.ndarray:
         """p(helpful), [N] float32."""
-        net = self.__dict__.get("_net")
-        if net is None:
-            net = CaptionNet(outputs=2)
-            net.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in self.weights.items()})
-            object.__setattr__(self, "_net", net.eval())
-            net = self.__dict__["_net"]
-        return _probabilities(net, encode_captions(captions))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_net"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        return _helpful(self.net(captions))
 
 
 class ClassificationReward(RewardModel):
@@ -58,22 +47,26 @@ class ClassificationReward(RewardModel):
     def __init__(self, settings: RewardSection, seed: int) -> None:
         self._settings = settings
         self._rng = np.random.default_rng(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._net = CaptionNet(outputs=2)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # Ray hides GPUs not asked for
-        self._net.to(self._device)
+        self._net = seeded_net(2, seed).to(self._device)
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=settings.lr)
         self._train = _Labels()
         self._held_out = _Labels()
         self._steps = 0
         self._loss = float("nan")
 
-    def add_labels(self, captions: Sequence[str], helpful: np.ndarray) -> None:
+    def add_labels(self, delta: LabelDelta | PreferenceDelta) -> int:
         """Adds each label to the training part or to the held-out part."""
-        for caption, label in zip(captions, helpful.tolist(), strict=True):
-            part = self._held_out if is_held_out(caption, self._settings.held_out_fraction) else self._train
-            part.put(caption, int(label))
+        assert isinstance(delta, LabelDelta)
+        before = (self._train, self._held_out)
+        if delta.from_start:
+            self._train, self._held_out = _Labels(), _Labels()
+        changed = 0
+        for caption, helpful in zip(delta.captions, delta.helpful.tolist(), strict=True):
+            held_out = is_held_out(caption, self._settings.held_out_fraction)
+            changed += before[held_out].get(caption) != int(helpful)
+            (self._train, self._held_out)[held_out].put(caption, int(helpful))
+        return changed
 
     def train(self, steps: int) -> None:
         """`steps` minibatches, drawn uniformly with replacement from the training part."""
@@ -84,8 +77,7 @@ class ClassificationReward(RewardModel):
         for _ in range(steps):
             rows = torch.from_numpy(self._rng.integers(len(labels), size=min(self._settings.batch_size, len(labels))))
             rows = rows.to(self._device)
-            batch = _trim(encoded[rows])
-            loss = functional.cross_entropy(self._net(batch), labels[rows], weight=weights)
+            loss = functional.cross_entropy(self._net(trim(encoded[rows])), labels[rows], weight=weights)
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
@@ -94,8 +86,7 @@ class ClassificationReward(RewardModel):
 
     def snapshot(self, version: int) -> ClassificationSnapshot:
         """A copy of the weights."""
-        weights = {k: v.detach().cpu().numpy().copy() for k, v in self._net.state_dict().items()}
-        return ClassificationSnapshot(version, weights, self._settings.threshold)
+        return ClassificationSnapshot(version, FrozenCaptionNet.of(self._net), self._settings.threshold)
 
     def metrics(self) -> dict[str, float]:
         """Held-out accuracy, also averaged over the classes, the last training loss and the gradient steps."""
@@ -107,7 +98,7 @@ class ClassificationReward(RewardModel):
         if len(self._held_out):
             encoded, labels = self._held_out.tensors(self._device)
             truth = labels.cpu().numpy()
-            right = (_probabilities(self._net, encoded) > self._settings.threshold) == truth
+            right = (_helpful(evaluate(self._net, encoded)) > self._settings.threshold) == truth
             figures["held_out_accuracy"] = float(right.mean())
             figures["held_out_balanced_accuracy"] = float(np.mean([right[truth == c].mean() for c in np.unique(truth)]))
         return figures
@@ -135,11 +126,6 @@ class ClassificationReward(RewardModel):
         self._steps, self._loss = state["steps"], state["loss"]
 
 
-def is_held_out(caption: str, fraction: float) -> bool:
-    """Whether the caption's hash falls into the held-out share; the same in every process and run."""
-    return zlib.crc32(b"held out" + caption.encode("latin-1", errors="replace")) < fraction * 2**32
-
-
 def class_weights(labels: torch.Tensor) -> torch.Tensor:
     """N / (2 N_c) for the classes 0 and 1, at most 10; 1 for both while one has no labels. [2] float32."""
     counts = torch.bincount(labels, minlength=2).float()
@@ -159,6 +145,11 @@ class _Labels:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def get(self, caption: str) -> int | None:
+        """The caption's label, None without one."""
+        row = self._rows.get(caption)
+        return None if row is None else int(self._labels[row])
+
     def put(self, caption: str, label: int) -> None:
         """Adds a label, or replaces the caption's."""
         row = self._rows.setdefault(caption, len(self._rows))
@@ -173,13 +164,6 @@ class _Labels:
         return self._encoded[: len(self)].to(device), self._labels[: len(self)].to(device)
 
 
-def _trim(encoded: torch.Tensor) -> torch.Tensor:
-    """Without the columns at the end that are padding in every row."""
-    used = (encoded != 0).any(dim=0).nonzero()
-    return encoded[:, : int(used.max()) + 1] if len(used) else encoded[:, :1]
-
-
-@torch.no_grad()
-def _probabilities(net: CaptionNet, encoded: torch.Tensor) -> np.ndarray:
-    parts = [torch.softmax(net(_trim(chunk)), dim=-1)[:, 1] for chunk in encoded.split(1024)]
-    return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)
+def _helpful(outputs: torch.Tensor) -> np.ndarray:
+    """p(helpful) from the net's two outputs."""
+    return torch.softmax(outputs, dim=-1)[:, 1].numpy()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards.base import RewardModel, RewardSnapshot
 
@@ -34,9 +35,16 @@ class RetrievalReward(RewardModel):
     def __init__(self, settings: RewardSection, seed: int) -> None:
         self._table: dict[str, float] = {}
 
-    def add_labels(self, captions: Sequence[str], helpful: np.ndarray) -> None:
+    def add_labels(self, delta: LabelDelta | PreferenceDelta) -> int:
         """Writes the labels into the table."""
-        self._table.update(zip(captions, helpful.tolist(), strict=True))
+        assert isinstance(delta, LabelDelta)
+        given = dict(zip(delta.captions, delta.helpful.tolist(), strict=True))
+        changed = sum(self._table.get(caption) != label for caption, label in given.items())
+        if delta.from_start:
+            self._table = given
+        else:
+            self._table.update(given)
+        return changed
 
     def train(self, steps: int) -> None:
         """Nothing to train."""

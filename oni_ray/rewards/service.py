@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from oni_ray.actor_call import Pending, call
-from oni_ray.annotation.messages import LabelDelta
+from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards import make_reward_model
 from oni_ray.rewards.base import RewardSnapshot
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 LABEL_WAIT_S = 1.0
 RETRY_S = 2.0
 PATIENCE_S = 30.0  # after which an unanswered poll is sent again
+SCORED_QUESTIONS = 2000  # waiting questions that get a score after a publication
+SCORING_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,27 @@ class RewardService:
     """Owns a `RewardModel` and keeps it up to date with an annotation store."""
 
     def __init__(
-        self, settings: RewardSection, seed: int, store: Any, state_path: str, question: str = "", threads: int = 1
+        self,
+        settings: RewardSection,
+        seed: int,
+        store: Any,
+        state_path: str,
+        question: str = "",
+        threads: int = 1,
+        score_questions: bool = False,
     ) -> None:
         """Continues from the state in `state_path`, which is written there at every publication.
 
         `question` names what the labels answer (goal, prompt, model): a state of another question or another reward
-        type is not taken over, and the model learns anew.
+        type is not taken over, and the model learns anew. With `score_questions` the store is told after each
+        publication how the model scores what waits to be asked, so that it can ask about the least certain first.
         """
         torch.set_num_threads(threads)
         self._settings = settings
+        self._seed = seed
         self._question = question
         self._store = store
+        self._score_questions = score_questions
         self._state_path = Path(state_path)
         self._model = make_reward_model(settings, seed)
         self._cursor = 0
@@ -95,21 +107,34 @@ class RewardService:
             changed = await asyncio.to_thread(self._learn, delta)
         if changed and time.monotonic() - self._published >= self._settings.publish_interval_s:
             await self.publish()
+            if self._score_questions:
+                await self._score()
 
-    def _learn(self, delta: LabelDelta) -> bool:
+    async def _score(self) -> None:
+        """Scores waiting questions for the store; without it they are only asked in another order."""
+        try:
+            async with asyncio.timeout(SCORING_TIMEOUT_S):
+                texts = await call(self._store, "questions_to_score", SCORED_QUESTIONS)
+                if texts and self._snapshot is not None:
+                    scores = await asyncio.to_thread(self._snapshot.scores, texts)
+                    await call(self._store, "set_scores", texts, scores)
+        except Exception as error:
+            logger.warning("waiting questions could not be scored (%r); trying again after the next version", error)
+
+    def _learn(self, delta: LabelDelta | PreferenceDelta) -> bool:
         """Takes `delta`, trains by the schedule; whether the reward function differs from the published one."""
-        known = max(self._model.labels, self._restored_labels)
-        if len(delta):
-            self._model.add_labels(delta.captions, delta.helpful)
+        fresh = self._model.add_labels(delta) if len(delta) or delta.from_start else 0
+        if delta.from_start:  # the labels that a restored model was trained on come again
+            fresh = min(fresh, max(0, len(delta) - self._restored_labels)) if self._restored_labels else fresh
+            self._restored_labels = 0
         self._cursor = delta.cursor
         updates, self._trained_updates = self._policy_updates - self._trained_updates, self._policy_updates
-        fresh = self._model.labels > known  # after a restore the labels that it was trained on come again
         if self._model.labels >= self._settings.warmup_labels:
             steps = updates if self._model.labels else 0
         else:
             steps = self._settings.steps_per_label_batch if fresh else 0
         self._model.train(steps)
-        self._changed |= fresh or steps > 0
+        self._changed |= fresh > 0 or steps > 0
         return self._changed
 
     async def publish(self) -> None:
@@ -158,19 +183,20 @@ class RewardService:
             return
         try:
             state = torch.load(path, map_location="cpu", weights_only=False)
-        except Exception as error:  # whatever a damaged file makes torch and pickle raise
+            if (state["type"], state["question"]) != (self._settings.type, self._question):
+                logger.warning("%s belongs to another reward or question and is not used", path)
+                return
+            state["snapshot"].rewards(["a caption"])  # one of another version of this program is found here
+            model = make_reward_model(self._settings, self._seed)
+            model.set_state(state["model"])
+            version, metrics, labels = int(state["version"]), dict(state["metrics"]), int(state["labels"])
+        except Exception as error:  # whatever a damaged file makes torch, pickle and the model raise
             damaged = path.with_name(path.name + ".damaged")
             os.replace(path, damaged)
-            logger.warning("%s cannot be read (%s); it is now %s, and the model learns anew", path, error, damaged.name)
+            logger.warning("%s cannot be used (%s); it is now %s, and the model learns anew", path, error, damaged.name)
             return
-        if (state["type"], state["question"]) != (self._settings.type, self._question):
-            logger.warning("%s belongs to another reward or question and is not used", path)
-            return
-        self._model.set_state(state["model"])
-        self._version = state["version"]
-        self._snapshot = state["snapshot"]
-        self._metrics = state["metrics"]
-        self._restored_labels = state["labels"]
+        self._model, self._snapshot = model, state["snapshot"]
+        self._version, self._metrics, self._restored_labels = version, metrics, labels
 
 
 def _write_atomically(state: dict[str, Any], path: Path) -> None:
