@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oni_ray import __version__
+from oni_ray.commands import evaluation, judging, offline
 from oni_ray.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,14 +119,33 @@ def prepare_model(
     print(prepare(name))
 
 
+app.command()(evaluation.evaluate)
+app.command()(evaluation.compare)
+app.command()(judging.judge)
+app.command()(offline.collect)
+app.command()(offline.annotate)
+app.command()(offline.fit_reward)
+
+
 def check_names(settings: Config) -> None:
-    """Refuses unknown tasks, prompts and goals before anything heavy starts. Raises UserError."""
+    """Refuses unknown tasks, prompts and goals, and rewards with a file missing, before training. Raises UserError."""
     from oni_ray.annotation.prompts import Prompt
     from oni_ray.envs import check_task
+    from oni_ray.envs.captions import caption_function
+    from oni_ray.rewards import asks, check_reward
 
     check_task(settings.env.task)
-    if settings.reward.type != "none":
-        Prompt.load(settings.annotation.prompt).goal(settings.annotation.goal)
+    caption_function(settings.env.caption, settings.env.caption_status)
+    check_reward(settings)
+    asked = asks(settings.reward.type)
+    if asked is not None:
+        prompt = Prompt.load(settings.annotation.prompt, settings.annotation.goal_file)
+        prompt.goal(settings.annotation.goal)
+        if f"{prompt.kind}s" != asked:
+            raise UserError(
+                f"reward.type={settings.reward.type} asks about {asked}, and annotation.prompt={prompt.name} about "
+                f"{prompt.kind}s; leave annotation.prompt out, or choose another."
+            )
 
 
 def run() -> None:

@@ -22,6 +22,7 @@ from oni_ray.cluster.plan import check_plan, resource_plan
 from oni_ray.cluster.session import RaySession
 from oni_ray.config import Config
 from oni_ray.learning.algorithms import algorithm_config
+from oni_ray.rewards import asks
 from oni_ray.rewards.service import SnapshotPoller
 from oni_ray.serving.deploy import load_serve_config
 from oni_ray.telemetry.progress import Progress
@@ -40,7 +41,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
     if start:
         place_reward_model(start, folder)
     serve = None
-    if config.reward.type != "none":
+    if asks(config.reward.type) is not None:
         serve = load_serve_config(Path(config.llm.serve_config)) if config.llm.backend == "serve" else None
         check_llm(config, serve)
 
@@ -80,6 +81,8 @@ def run_loop(
         progress.update(algorithm.train())
         if advisers.reward_model is not None:
             advisers.reward_model.note_policy_updates.remote(progress.policy_updates)
+        if config.annotation.budget_per_env_step is not None and advisers.store is not None:
+            advisers.store.note_env_steps.remote(progress.env_steps)
         if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
             saved_at = progress.seconds_here
             progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
@@ -105,7 +108,7 @@ def finish(
         algorithm.env_runner_group.foreach_env_runner("flush_captions", local_env_runner=config.debug.synchronous)
     progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
     progress.finish()
-    return write_report(config, folder, progress, caption_rows(algorithm, advisers))
+    return write_report(config, folder, progress, caption_rows(algorithm))
 
 
 @contextmanager

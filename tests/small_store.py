@@ -37,7 +37,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 async def label(store: AnnotationStore, outcomes: dict[str, Outcome]) -> None:
     """Answers everything that waits."""
     while lease := await store.lease(100, "a"):
-        await store.complete(lease.lease_id, [Answer(text, outcomes[text], 0.5) for text in lease.texts])
+        await store.complete(lease.lease_id, [Answer(text, outcomes[text], 0.5) for text in lease.questions])
 
 
 async def labels(store: AnnotationStore) -> dict[str, float]:

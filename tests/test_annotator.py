@@ -18,6 +18,7 @@ from oni_ray.annotation.annotator import Annotator, AnnotatorStatus
 from oni_ray.annotation.circuit_breaker import BreakerState, CircuitBreaker
 from oni_ray.annotation.label_log import read_labels
 from oni_ray.annotation.llm_client import LanguageModelRefused, LanguageModelUnavailable
+from oni_ray.annotation.messages import PreferenceDelta
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
 from oni_ray.errors import UserError
@@ -366,6 +367,27 @@ def test_a_store_that_fails_half_the_calls_loses_nothing(tmp_path: Path) -> None
         async with running(*annotators):
             await store.submit(CAPTIONS)
             await everything_is_labelled_once(store, tmp_path)
+
+    run(scenario())
+
+
+def test_pairs_become_preferences(tmp_path: Path) -> None:
+    """The shipped prompt for pairs, asked of a model that wants kills: four captions, all six pairs."""
+
+    async def scenario() -> None:
+        prompt = Prompt.load("rank_v1")
+        store, model = make_store(tmp_path, prompt, asks="pairs"), FakeLanguageModel()
+        annotator = make_annotator(store, model, prompt)
+        async with running(annotator):
+            await store.submit(["You kill it.", "You kill the newt!", "It bites!", "You miss."])
+            await until(lambda: store.counts().pairs_answered == 6)
+            await until(lambda: annotator.status().labelled == 6)
+        delta = await store.labels_since(0)
+        assert isinstance(delta, PreferenceDelta)
+        for first, second, preference in zip(delta.first, delta.second, delta.preference.tolist(), strict=True):
+            assert preference == 0.5 + 0.5 * (("kill" in first) - ("kill" in second))
+        assert store.counts().order_dependent == 0
+        assert annotator.status().asked == 6
 
     run(scenario())
 

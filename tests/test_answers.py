@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oni_ray.annotation.answers import decide_label, parse_reasoned
-from oni_ray.annotation.messages import Outcome
+from oni_ray.annotation.answers import decide_label, decide_pair, from_log_odds, log_odds, parse_reasoned, without_bias
+from oni_ray.annotation.messages import Outcome, Pair
 from oni_ray.annotation.prompts import Prompt, prompt_names
 
 YES, NO, INVALID = Outcome.HELPFUL, Outcome.NOT_HELPFUL, Outcome.INVALID
+FIRST, SECOND, NEITHER = Outcome.FIRST, Outcome.SECOND, Outcome.NEITHER
 
 
 @pytest.mark.parametrize(
@@ -62,12 +63,13 @@ def test_only_a_final_tag_is_an_answer(text: str, outcome: Outcome) -> None:
 @pytest.mark.parametrize("name", prompt_names())
 def test_a_model_that_repeats_the_instruction_has_not_answered(name: str) -> None:
     prompt = Prompt.load(name)
-    for goal in prompt.goals:
+    question = Pair("You kill the newt!", "It's a wall.") if prompt.kind == "pair" else "You kill the newt!"
+    for goal in prompt.goal_names():
         if prompt.mode == "reasoned":
-            chat = prompt.render_chat("You kill the newt!", goal)
-            assert parse_reasoned(chat[0]["content"]) is INVALID
-            assert parse_reasoned(chat[-1]["content"]) is INVALID
-            assert parse_reasoned(prompt.follow_up) is INVALID
+            chat = prompt.render_chat(question, goal)
+            assert prompt.read_text(chat[0]["content"]) is INVALID
+            assert prompt.read_text(chat[-1]["content"]) is INVALID
+            assert prompt.read_text(prompt.follow_up) is INVALID
 
 
 @given(st.text())
@@ -141,3 +143,35 @@ def test_any_numbers_have_an_outcome(logprobs: list[float], bias: float) -> None
     if confidence is not None:
         assert 0.0 <= confidence <= 1.0
         assert (outcome is YES) == (confidence >= 0.5)
+
+
+def test_a_pair_is_decided_by_the_probability_that_the_first_is_better() -> None:
+    assert decide_pair([math.log(0.6), math.log(0.2)]) == (FIRST, pytest.approx(0.75))
+    assert decide_pair([math.log(0.2), math.log(0.6)]) == (SECOND, pytest.approx(0.25))
+    assert decide_pair([math.log(0.3), math.log(0.3)])[0] is NEITHER
+    assert decide_pair([math.log(0.6), math.log(0.4)], margin=0.11)[0] is NEITHER
+    assert decide_pair([math.log(0.6), math.log(0.4)], margin=0.09)[0] is FIRST
+
+
+def test_a_word_for_neither_decides_if_it_is_likeliest_and_counts_half_to_either_side() -> None:
+    outcomes = (FIRST, SECOND, NEITHER)
+    assert decide_pair([math.log(0.3), math.log(0.1), math.log(0.6)], outcomes) == (NEITHER, pytest.approx(0.6))
+    assert decide_pair([math.log(0.5), math.log(0.1), math.log(0.4)], outcomes) == (FIRST, pytest.approx(0.7))
+
+
+def test_position_bias_is_subtracted_from_a_pairs_log_odds() -> None:
+    # 4:1 for the first from a model that gives 4:1 whatever stands there.
+    assert decide_pair([math.log(0.8), math.log(0.2)], bias=math.log(4.0)) == (NEITHER, pytest.approx(0.5))
+    assert decide_pair([math.log(0.8), math.log(0.2)], bias=math.log(8.0))[0] is SECOND
+
+
+@pytest.mark.parametrize("logprobs", [[math.log(0.01), math.log(0.02)], [math.nan, -0.1], [0.5, -1.0], [-0.1], []])
+def test_a_pair_without_meaningful_probability_is_invalid(logprobs: list[float]) -> None:
+    assert decide_pair(logprobs) == (INVALID, None)
+
+
+@given(st.floats(0.0, 1.0), st.floats(-20, 20))
+def test_log_odds_and_probability_are_each_others_inverse(probability: float, bias: float) -> None:
+    assert from_log_odds(log_odds(probability)) == pytest.approx(probability, abs=1e-9)
+    expected = from_log_odds(log_odds(probability) - bias)
+    assert without_bias(probability, bias) == pytest.approx(expected, abs=1e-4)

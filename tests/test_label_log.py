@@ -6,11 +6,21 @@ import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from oni_ray.annotation import label_log
-from oni_ray.annotation.label_log import LABEL_SCHEMA, CaptionRow, LabelLog, LabelRow, read_labels
+from oni_ray.annotation.label_log import (
+    CAPTION_SCHEMA,
+    LABEL_SCHEMA,
+    CaptionRow,
+    LabelLog,
+    LabelRow,
+    distinct_rows,
+    read_labels,
+)
+from oni_ray.annotation.messages import Answer, Outcome, Pair
 from oni_ray.errors import UserError
 
 WHEN = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -34,9 +44,31 @@ def test_rows_come_back_as_written_with_all_their_columns(tmp_path: Path) -> Non
     assert table.schema == LABEL_SCHEMA
     assert table.column_names == [
         "text", "kind", "outcome", "confidence", "goal", "prompt_name", "prompt_hash", "model", "time", "latency_s",
-        "annotator",
+        "annotator", "other", "order_dependent", "reused",
     ]  # fmt: skip
     assert table.num_rows == 2
+
+
+def test_pairs_come_back_as_pairs(tmp_path: Path) -> None:
+    row = LabelRow("a", "pair", "neither", 0.5, "score", "p", "h", "m", WHEN, 0.5, "a", "b", True, True)
+    LabelLog(tmp_path).append([], [row, label("a")])
+    read = LabelLog(tmp_path).read()[1]
+    assert read == [row, label("a")]
+    assert read[0].answer() == Answer(Pair("a", "b"), Outcome.NEITHER, 0.5, 0.5, order_dependent=True)
+    assert read[1].answer() == Answer("a", Outcome.HELPFUL, 0.75, 0.5)
+    with pytest.raises(ValueError, match="two captions"):
+        LabelRow("a", "pair", "first", None, "score", "p", "h", "m", WHEN, 0.5, "a")
+
+
+def test_parts_written_before_there_were_pairs_are_read(tmp_path: Path) -> None:
+    log = LabelLog(tmp_path)
+    log.append([], [label("old")])
+    (part,) = parts(tmp_path)
+    pq.write_table(pq.read_table(part).drop_columns(["other", "order_dependent", "reused"]), part)
+    log.append([], [label("new")])
+    assert LabelLog(tmp_path).read()[1] == [label("old"), label("new")]
+    assert read_labels(tmp_path).schema == LABEL_SCHEMA
+    assert len(parts(tmp_path)) == 2  # none was set aside
 
 
 def test_rows_keep_their_order_over_parts(tmp_path: Path) -> None:
@@ -45,6 +77,14 @@ def test_rows_keep_their_order_over_parts(tmp_path: Path) -> None:
         log.append([], [label(name)])
     assert len(parts(tmp_path)) == 5
     assert read_labels(tmp_path)["text"].to_pylist() == list("cabed")
+
+
+def test_distinct_rows_keep_their_order() -> None:
+    rows = [{"caption": f"c{i * 7919 % 50}", "first_met": WHEN} for i in range(200)]
+    table = distinct_rows(pa.Table.from_pylist(rows, CAPTION_SCHEMA))
+    assert table.schema == CAPTION_SCHEMA
+    assert table["caption"].to_pylist() == list(dict.fromkeys(row["caption"] for row in rows))
+    assert len(distinct_rows(CAPTION_SCHEMA.empty_table())) == 0
 
 
 def test_damaged_parts_are_set_aside_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

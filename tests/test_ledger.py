@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oni_ray.annotation.ledger import Ledger
-from oni_ray.annotation.messages import Answer, LabelDelta, Lease, Outcome, StoreCounts
+from oni_ray.annotation.caption_ledger import CaptionLedger
+from oni_ray.annotation.messages import Answer, LabelDelta, Lease, Outcome, Pair, StoreCounts
+from oni_ray.annotation.question_queue import MostFrequent
 from oni_ray.annotation.sentences import split_sentences
 
 YES, NO, INVALID = Outcome.HELPFUL, Outcome.NOT_HELPFUL, Outcome.INVALID
@@ -23,14 +24,28 @@ def test_messages_check_themselves() -> None:
         Answer("a", "helpful")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="once"):
         Lease("x", ("a", "a"), 0.0)
+    with pytest.raises(ValueError, match="one order"):
+        Lease("x", (Pair("a", "b"), Pair("b", "a")), 0.0)
+    with pytest.raises(ValueError, match="different"):
+        Answer(Pair("a", "a"), Outcome.FIRST)
+    with pytest.raises(ValueError, match="no answer to"):
+        Answer(Pair("a", "b"), YES)
+    with pytest.raises(ValueError, match="no answer to"):
+        Answer("a", Outcome.NEITHER)
+    with pytest.raises(ValueError, match="prefers neither"):
+        Answer(Pair("a", "b"), Outcome.FIRST, order_dependent=True)
     with pytest.raises(ValueError, match="float32"):
         LabelDelta(1, ("a",), np.zeros(1), np.zeros(1, np.float32))
     with pytest.raises(ValueError, match="float32"):
         LabelDelta(1, ("a",), np.zeros(2, np.float32), np.zeros(1, np.float32))
-    counts = dict.fromkeys(StoreCounts.__dataclass_fields__, 0) | {"write_error": ""}
+    counts = dict.fromkeys(StoreCounts.__dataclass_fields__, 0) | {"write_error": "", "asks": "captions"}
     StoreCounts(**counts)
     with pytest.raises(ValueError, match="lost"):
         StoreCounts(**{**counts, "met": 1})
+    with pytest.raises(ValueError, match="pairs by outcome"):
+        StoreCounts(**{**counts, "asks": "pairs", "pairs_first": 1})
+    with pytest.raises(ValueError, match="order-dependent"):
+        StoreCounts(**{**counts, "order_dependent": 1})
 
 
 # -- sentences
@@ -52,12 +67,42 @@ def test_captions_are_split_at_two_spaces(caption: str, sentences: tuple[str, ..
     assert split_sentences(caption) == sentences
 
 
+def test_a_frequent_text_that_is_never_answered_soon_gives_way_to_others() -> None:
+    ledger = CaptionLedger(False, 100, 5.0, MostFrequent())
+    ledger.meet("refused", 1000)
+    ledger.meet("other", 50)
+    asked = []
+    for _ in range(3):
+        lease = ledger.lease(1, "x", 0.0)
+        assert lease is not None
+        asked += lease.questions
+        ledger.release(lease.lease_id)
+        ledger.meet("refused", 100)
+    # Worth 1000, then (1000 + 100) / 10, then (1000 + 200) / 100.
+    assert asked == ["refused", "refused", "other"]
+
+
+def test_the_sentences_of_a_caption_are_met_as_often_as_it_is() -> None:
+    ledger = CaptionLedger(True, 100, 5.0, MostFrequent())
+    ledger.meet("a  b", 2)
+    ledger.meet("b", 4)
+    ledger.meet("c", 5)
+    lease = ledger.lease(3, "x", 0.0)
+    assert lease is not None
+    assert lease.questions == ("b", "c", "a")
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("meet"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3)),
         st.tuples(st.just("lease"), st.integers(1, 4)),
-        st.tuples(st.just("complete"), st.integers(0, 9), st.lists(st.sampled_from([*Outcome, None]), max_size=4)),
+        st.tuples(
+            st.just("complete"), st.integers(0, 9), st.lists(st.sampled_from([YES, NO, INVALID, None]), max_size=4)
+        ),
         st.tuples(st.just("release"), st.integers(0, 9)),
+        st.tuples(
+            st.just("correct"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=2), st.sampled_from([YES, NO])
+        ),
         st.tuples(st.just("pass_time"), st.floats(0, 8)),
         st.tuples(st.just("requeue_invalid")),
     ),
@@ -70,10 +115,13 @@ EVENTS = st.lists(
 def test_no_order_of_events_loses_a_caption_or_labels_one_twice(
     events: list[tuple[Any, ...]], split: bool, limit: int
 ) -> None:
-    ledger = Ledger(split, limit, lease_timeout_s=5.0)
+    ledger = CaptionLedger(split, limit, lease_timeout_s=5.0)
     met: set[str] = set()
     leases: list[Lease] = []
     valid: dict[str, Outcome] = {}
+    corrected: dict[str, Outcome] = {}
+    followed: dict[str, float] = {}
+    cursor = 0
     now = 0.0
     for event in events:
         ledger.expire(now)
@@ -86,21 +134,35 @@ def test_no_order_of_events_loses_a_caption_or_labels_one_twice(
             leases += [lease] if lease else []
         elif event[0] == "complete" and event[1] < len(leases):
             lease = leases[event[1]]
-            answers = [Answer(t, o) for t, o in zip(lease.texts, event[2], strict=False) if o is not None]
+            answers = [Answer(t, o) for t, o in zip(lease.questions, event[2], strict=False) if o is not None]
             for answer in ledger.complete(lease.lease_id, answers):
                 if answer.outcome is not INVALID:
-                    assert answer.text not in valid
-                    valid[answer.text] = answer.outcome
+                    assert answer.question not in valid
+                    assert answer.question not in corrected
+                    valid[answer.question] = answer.outcome
         elif event[0] == "release" and event[1] < len(leases):
             ledger.release(leases[event[1]].lease_id)
         elif event[0] == "pass_time":
             now += event[1]
+        elif event[0] == "correct":
+            text = "  ".join(event[1])
+            ledger.correct(Answer(text, event[2]))
+            corrected[text] = event[2]
         elif event[0] == "requeue_invalid":
             ledger.requeue_invalid()
         counts = ledger.counts()  # checks met == labelled + queued + invalid + dropped itself
         assert counts.met == len(met)
         assert counts.texts_queued <= limit
-        assert counts.labels_total == len(valid)
+        assert counts.labels_total >= len(valid)
+        delta = ledger.delta(cursor, ledger.delivered, False)
+        cursor = delta.cursor
+        followed |= dict(zip(delta.captions, delta.helpful.tolist(), strict=True))
+        whole = ledger.delta(0, 0, True)
+        assert followed == dict(zip(whole.captions, whole.helpful.tolist(), strict=True))
+        assert len(followed) == len(whole) == counts.labelled
+        for caption, outcome in corrected.items():
+            if caption in met:
+                assert followed[caption] == (outcome is YES)
     # Whatever happened, everything met again and asked to the end has a label, and the right one.
     ledger.expire(now + 5.0)
     ledger.requeue_invalid()
@@ -109,17 +171,21 @@ def test_no_order_of_events_loses_a_caption_or_labels_one_twice(
             for _ in range(2):
                 ledger.meet(caption)
                 if lease := ledger.lease(100, "x", now):
-                    for answer in ledger.complete(lease.lease_id, [Answer(text, NO) for text in lease.texts]):
-                        valid[answer.text] = answer.outcome
+                    for answer in ledger.complete(lease.lease_id, [Answer(text, NO) for text in lease.questions]):
+                        valid[answer.question] = answer.outcome
             if limit >= 3:
-                assert unit in valid
+                assert unit in valid or unit in corrected or caption in corrected
     if limit >= 3:
-        captions, helpful, _ = ledger.labelled_from(0)
+        delta = ledger.delta(0, 0, True)
+        captions, helpful = delta.captions, delta.helpful
         assert len(captions) == len(set(captions))
         assert set(captions) == met
         for caption, value in zip(captions, helpful, strict=True):
             units = split_sentences(caption) if split else (caption,)
-            if value == 1.0:
-                assert any(valid[unit] is YES for unit in units)
+            said = [corrected.get(unit, valid.get(unit)) for unit in units]
+            if caption in corrected:
+                assert value == (corrected[caption] is YES)
+            elif value == 1.0:
+                assert YES in said
             else:
-                assert all(valid[unit] is NO for unit in units)
+                assert said == [NO] * len(units)

@@ -336,3 +336,18 @@ def test_the_clients_import_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_tokens_are_added_up_as_the_server_tells_them(server):
+    def answer(**more: Any) -> Any:
+        return 200, {}, {"choices": [completion(0, {" not": -1.0}), completion(1, {" not": -1.0})], **more}
+
+    used = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    server.script = [answer(usage=used), answer(), answer(usage={"prompt_tokens": 5}), answer(usage=used)]
+
+    async def call(model: OpenAIModel) -> tuple[int, int]:
+        for _ in range(4):
+            await label(model)
+        return model.tokens_used
+
+    assert ask(server, call) == (19, 4)

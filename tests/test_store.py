@@ -105,7 +105,7 @@ def test_newest_is_asked_first_and_oldest_dropped_and_counted(tmp_path: Path) ->
         assert (counts.met, counts.queued, counts.dropped) == (5, 3, 2)
         lease = await store.lease(10, "x")
         assert lease is not None
-        assert lease.texts == ("a", "e", "d")
+        assert lease.questions == ("a", "e", "d")
 
     run(scenario())
 
@@ -117,7 +117,7 @@ def test_a_waiting_caption_met_again_becomes_the_newest(tmp_path: Path) -> None:
         await store.submit(["a"])
         lease = await store.lease(2, "x")
         assert lease is not None
-        assert lease.texts == ("a", "c")
+        assert lease.questions == ("a", "c")
 
     run(scenario())
 
@@ -146,12 +146,12 @@ def test_a_lease_is_waited_for_and_given_up(tmp_path: Path) -> None:
         await asyncio.sleep(0.02)
         await store.submit(["a"])
         lease = await waiting
-        assert lease.texts == ("a",)
+        assert lease.questions == ("a",)
         assert store.counts().leased == 1
         waiting = asyncio.create_task(store.lease(1, "y", 20.0))
         await asyncio.sleep(0.02)
         await store.release(lease.lease_id)
-        assert (await waiting).texts == ("a",)
+        assert (await waiting).questions == ("a",)
 
     run(scenario())
 
@@ -162,7 +162,7 @@ def test_an_expired_lease_goes_back_by_itself_and_wakes_who_waits(tmp_path: Path
         await store.submit(["a"])
         first = await store.lease(1, "x")
         second = await store.lease(1, "y", 20.0)
-        assert second.texts == first.texts
+        assert second.questions == first.questions
         assert second.lease_id != first.lease_id
 
     run(scenario())
@@ -178,7 +178,7 @@ def test_answers_to_an_expired_lease_count_once(tmp_path: Path) -> None:
         clock.now += 10.0
         fast = await store.lease(1, "fast")
         await store.complete(slow.lease_id, [Answer("a", YES), Answer("b", NO)])
-        await store.complete(fast.lease_id, [Answer(text, INVALID) for text in fast.texts])
+        await store.complete(fast.lease_id, [Answer(text, INVALID) for text in fast.questions])
         counts = store.counts()
         assert (counts.labelled, counts.labels_total, counts.asked, counts.queued, counts.leased) == (2, 2, 2, 0, 0)
         assert await labels(store) == {"a": 1.0, "b": 0.0}
@@ -203,7 +203,7 @@ def test_complete_may_be_repeated_even_after_a_restart(tmp_path: Path) -> None:
         assert rows[0] | {"time": None} == {
             "text": "a", "kind": "caption", "outcome": "helpful", "confidence": 0.75, "goal": "score",
             "prompt_name": "label_v1", "prompt_hash": "a1b2", "model": "m", "time": None, "latency_s": 2.0,
-            "annotator": "worker",
+            "annotator": "worker", "other": None, "order_dependent": None, "reused": None,
         }  # fmt: skip
 
     run(scenario())
@@ -230,7 +230,7 @@ def test_leased_texts_without_an_answer_wait_again(tmp_path: Path) -> None:
         await store.submit(["a", "b", "c"])
         lease = await store.lease(3, "x")
         await store.complete(lease.lease_id, [Answer("b", NO)])
-        assert set((await store.lease(3, "x")).texts) == {"a", "c"}
+        assert set((await store.lease(3, "x")).questions) == {"a", "c"}
 
     run(scenario())
 
@@ -267,7 +267,7 @@ def test_each_sentence_is_asked_once_and_decides_its_captions(tmp_path: Path) ->
         store = make(tmp_path, split_sentences=True)
         await store.submit(["kill.  bite.", "bite.", "bite.  wall.", "wall.  odd.", "odd.  kill."])
         lease = await store.lease(100, "x")
-        assert sorted(lease.texts) == ["bite.", "kill.", "odd.", "wall."]
+        assert sorted(lease.questions) == ["bite.", "kill.", "odd.", "wall."]
         assert store.counts().leased == 5
         await store.complete(lease.lease_id, [Answer("kill.", YES, 0.9), Answer("bite.", NO, 0.2)])
         assert await labels(store) == {"kill.  bite.": 1.0, "bite.": 0.0}

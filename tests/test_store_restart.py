@@ -27,7 +27,7 @@ def test_a_restart_keeps_labels_invalids_and_captions_and_queues_the_rest(tmp_pa
         assert (after.met, after.labelled, after.queued, after.invalid) == (5, 2, 2, 1)
         assert (before.met, before.labelled, before.queued, before.invalid) == (5, 2, 2, 1)
         assert await labels(again) == {"a": 1.0, "b": 0.0}
-        assert (await again.lease(5, "x")).texts == ("e", "d")
+        assert (await again.lease(5, "x")).questions == ("e", "d")
 
     run(scenario())
 

@@ -1,4 +1,4 @@
-"""The annotator: takes a lease of texts from the store, asks the language model, gives the answers back; for ever.
+"""The annotator: takes a lease of questions from the store, asks the model, gives the answers back; for ever.
 
 A plain class that is made a Ray async actor where it is used. No failure of the store or of the model leaves `run()`:
 work in hand goes back to the store, the failure shows in `status()`, and it goes on when the other side does.
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from oni_ray.actor_call import call
-from oni_ray.annotation.answers import decide_label, parse_reasoned
 from oni_ray.annotation.circuit_breaker import BreakerState, CircuitBreaker
 from oni_ray.annotation.llm_client import LanguageModel, LanguageModelRefused, LanguageModelUnavailable
-from oni_ray.annotation.messages import Answer, Lease, Outcome
+from oni_ray.annotation.messages import Answer, Lease, Outcome, Question
 from oni_ray.annotation.prompts import Prompt
+from oni_ray.annotation.questioner import Questioner
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ _STORE_DELAY_S = (0.2, 5.0)  # first and longest pause before a store that did n
 
 @dataclass(frozen=True)
 class AnnotatorStatus:
-    """state: of the circuit breaker. asked, labelled, invalid: texts since the start; asked counts failures, too.
+    """state: of the circuit breaker. asked, labelled, invalid: questions since the start; asked counts failures, too.
 
-    unavailable_since_s: for how long the model has not answered, None if it does. captions_per_s: texts answered a
+    unavailable_since_s: for how long the model has not answered, None if it does. captions_per_s: questions answered a
     second over the last 30 s. last_error: the newest failure of the model or the store, "" if there was none since the
     last success.
     """
@@ -68,15 +68,14 @@ class Annotator:
         wait_s: float = 5.0,
         store_timeout_s: float = 20.0,
         breaker: CircuitBreaker | None = None,
+        both_orders: bool = True,
     ) -> None:
         """language_model_factory: called in `run()`, and again until it works. timeout_s: for the answers to one
         batch; the store's leases should last more than twice as long, else work is done twice (never counted
-        twice)."""
-        prompt.goal(goal)  # an unknown goal is an error now, not in the loop
+        twice). both_orders: ask each pair in both orders. Raises UserError for an unknown goal."""
+        self._questioner = Questioner(prompt, goal, both_orders, timeout_s)
         self._store = store
         self._factory = language_model_factory
-        self._prompt = prompt
-        self._goal = goal
         self._name = name
         self._batch_size = batch_size
         self._timeout_s = timeout_s
@@ -116,11 +115,11 @@ class Annotator:
             return
         answers: list[Answer] = []
         try:
-            await self._answer(lease.texts, answers)
+            await self._answer(lease.questions, answers)
             self._breaker.succeeded()
             self._last_error = ""
         except LanguageModelRefused as error:
-            self._breaker.refused(time.monotonic(), probe_soon=len(lease.texts) > 1)
+            self._breaker.refused(time.monotonic(), probe_soon=len(lease.questions) > 1)
             self._note(f"refused: {error}")
         except Exception as error:
             self._model_failed(error)
@@ -129,73 +128,20 @@ class Annotator:
             raise
         await self._give_back(lease, answers)
 
-    async def _answer(self, texts: Sequence[str], answers: list[Answer]) -> None:
-        """Appends the answers to `answers` as they are settled, so that a failure half-way keeps what is there."""
-        model = await self._within_timeout(self._get_model())
-        self._asked += len(texts)
-        ask = self._ask_label if self._prompt.mode == "label" else self._ask_reasoned
-        again: list[tuple[str, str]] = []
-        for answer, said in await ask(model, [(text, None) for text in texts]):
-            if answer.outcome is Outcome.INVALID:
-                again.append((answer.text, said))
-            else:
-                answers.append(answer)
-        if again:
-            answers.extend(answer for answer, _ in await ask(model, again))
-
-    async def _ask_label(
-        self, model: LanguageModel, questions: Sequence[tuple[str, str | None]]
-    ) -> list[tuple[Answer, str]]:
-        """questions: text, and what was said the first time (None: this is the first time)."""
-        render = [self._prompt.render if said is None else self._prompt.render_follow_up for _, said in questions]
-        prompts = [ask(text, self._goal) for ask, (text, _) in zip(render, questions, strict=True)]
-        start = time.monotonic()
-        rows = await self._within_timeout(model.label_logprobs(prompts, list(self._prompt.words)))
-        latency_s = time.monotonic() - start
-        _same_length(rows, questions)
-        bias = self._prompt.bias(self._goal, model.name)
-        settled = []
-        for (text, _), row in zip(questions, rows, strict=True):
-            outcome, confidence = decide_label(
-                row,
-                self._prompt.outcomes,
-                bias=bias,
-                threshold=self._prompt.threshold,
-                min_mass=self._prompt.min_mass,
-            )
-            settled.append((Answer(text, outcome, confidence, latency_s), ""))
-        return settled
-
-    async def _ask_reasoned(
-        self, model: LanguageModel, questions: Sequence[tuple[str, str | None]]
-    ) -> list[tuple[Answer, str]]:
-        chats = [
-            self._prompt.render_chat(text, self._goal)
-            if said is None
-            else self._prompt.render_chat_follow_up(text, self._goal, said)
-            for text, said in questions
-        ]
-        start = time.monotonic()
-        said_now = await self._within_timeout(model.generate(chats, self._prompt.max_tokens, self._prompt.temperature))
-        latency_s = time.monotonic() - start
-        _same_length(said_now, questions)
-        tags = self._prompt.tags
-        return [
-            (Answer(text, parse_reasoned(said, tags), None, latency_s), said)
-            for (text, _), said in zip(questions, said_now, strict=True)
-        ]
+    async def _answer(self, questions: Sequence[Question], answers: list[Answer]) -> None:
+        """Appends the answers to `answers`; a failure half-way keeps those that are settled."""
+        try:
+            model = await asyncio.wait_for(self._get_model(), self._timeout_s)
+        except TimeoutError:
+            raise LanguageModelUnavailable(f"no connection within {self._timeout_s:g} s") from None
+        self._asked += len(questions)
+        await self._questioner.answer(model, questions, answers)
 
     async def _get_model(self) -> LanguageModel:
         if self._model is None:
             made = self._factory()
             self._model = await made if inspect.isawaitable(made) else made
         return self._model
-
-    async def _within_timeout(self, question: Awaitable[Any]) -> Any:
-        try:
-            return await asyncio.wait_for(question, self._timeout_s)
-        except TimeoutError:
-            raise LanguageModelUnavailable(f"no answer within {self._timeout_s:g} s") from None
 
     # -- the store
 
@@ -276,8 +222,3 @@ class Annotator:
             captions_per_s=sum(count for _, count in self._done) / window_s,
             last_error=self._last_error,
         )
-
-
-def _same_length(answers: Sequence[Any], questions: Sequence[Any]) -> None:
-    if len(answers) != len(questions):
-        raise LanguageModelUnavailable(f"{len(answers)} answers came for {len(questions)} questions")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from oni_ray.annotation.messages import Answer, Outcome
+from oni_ray.annotation.messages import Answer, Outcome, Pair
 from oni_ray.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,13 @@ LABEL_SCHEMA = pa.schema(
         ("time", _TIME),
         ("latency_s", pa.float32()),
         ("annotator", pa.string()),
+        ("other", pa.string()),
+        ("order_dependent", pa.bool_()),
+        ("reused", pa.bool_()),
     ]
 )
+# Parts written before these columns existed are read with nulls in them.
+_ADDED_LATER = ("other", "order_dependent", "reused")
 CAPTION_SCHEMA = pa.schema([("caption", pa.string()), ("first_met", _TIME)])
 
 _PART = re.compile(r"part-(\d+)-\w+\.parquet")
@@ -50,7 +55,11 @@ _LARGE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One row of the label log: an answer, and what produced it. `kind` is "sentence" or "caption"."""
+    """One row of the label log: an answer, and what produced it.
+
+    kind: "sentence", "caption", or "pair": then `text` was the first and `other` the second, and `order_dependent`
+    says whether the model chose otherwise in the other order. reused: it was copied from another run's log.
+    """
 
     text: str
     kind: str
@@ -63,16 +72,22 @@ class LabelRow:
     time: datetime
     latency_s: float
     annotator: str
+    other: str | None = None
+    order_dependent: bool | None = None
+    reused: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sentence", "caption"):
-            raise ValueError(f"kind must be 'sentence' or 'caption', got {self.kind!r}")
+        if self.kind not in ("sentence", "caption", "pair"):
+            raise ValueError(f"kind must be 'sentence', 'caption' or 'pair', got {self.kind!r}")
+        if (self.kind == "pair") != (self.other is not None):
+            raise ValueError(f"a pair has two captions, anything else one text: {self}")
         if self.time.tzinfo is None:
             raise ValueError("time must carry a time zone")
         Outcome(self.outcome)
 
     def answer(self) -> Answer:
-        return Answer(self.text, Outcome(self.outcome), self.confidence, self.latency_s)
+        question = self.text if self.other is None else Pair(self.text, self.other)
+        return Answer(question, Outcome(self.outcome), self.confidence, self.latency_s, bool(self.order_dependent))
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,12 @@ class PartFolder:
     def read_part(self, part: Path, set_aside: bool = True) -> pa.Table | None:
         """One part, or None with a warning if it is damaged; set_aside renames it, nothing deletes it."""
         try:
-            return pq.ParquetFile(part).read(columns=self._schema.names).select(self._schema.names).cast(self._schema)
+            table = pq.ParquetFile(part).read(columns=self._schema.names)
+            for name in _ADDED_LATER:
+                if name in self._schema.names and name not in table.column_names:
+                    column = pa.nulls(len(table), self._schema.field(name).type)
+                    table = table.append_column(name, column)
+            return table.select(self._schema.names).cast(self._schema)
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
@@ -190,8 +210,10 @@ def label_rows(table: pa.Table) -> list[LabelRow]:
 
 def distinct_rows(table: pa.Table) -> pa.Table:
     """Each row once, where it came first."""
-    grouped = table.group_by(table.column_names, use_threads=False).aggregate([])
-    return grouped.select(table.column_names).cast(table.schema)
+    place = "row number"  # Arrow groups in an order of its own
+    numbered = table.append_column(place, pa.array(range(len(table)), pa.int64()))
+    firsts = numbered.group_by(table.column_names).aggregate([(place, "min")])
+    return table.take(firsts[f"{place}_min"].sort())
 
 
 def read_labels(folder: str | Path) -> pa.Table:

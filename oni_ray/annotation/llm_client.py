@@ -79,6 +79,10 @@ class ServeHandleModel:
         plain = [[dict(message) for message in chat] for chat in chats]
         return check_texts(await self._call("generate", plain, max_tokens, temperature), len(chats))
 
+    async def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens of the served model each text is. Raises as the two calls above."""
+        return [int(count) for count in await self._call("count_tokens", list(texts))]
+
     async def close(self) -> None:
         self._handle = None
 

@@ -64,6 +64,7 @@ class OpenAIModel:
         self._client: Any = None
         self._not_before = 0.0  # time.monotonic() until which the server asked to be left alone
         self._chats = asyncio.Semaphore(MAX_CHATS_IN_FLIGHT)
+        self.tokens_used = (0, 0)  # prompt and answer tokens so far, as far as the server tells
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self._base_url!r}, {self.name!r}, api_key_env={self._api_key_env!r})"
@@ -147,9 +148,17 @@ class OpenAIModel:
         if response.status_code != 200:
             self._raise_for(response.status_code, response.headers, _redact(response.text, key))
         try:
-            return response.json()
+            answer = response.json()
         except ValueError:
             raise LanguageModelUnavailable(f"the answer of {self._base_url} is cut off: it is not JSON") from None
+        self._count(answer)
+        return answer
+
+    def _count(self, answer: Any) -> None:
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        if isinstance(usage, dict):
+            prompt, answered = (int(usage.get(f"{what}_tokens") or 0) for what in ("prompt", "completion"))
+            self.tokens_used = (self.tokens_used[0] + prompt, self.tokens_used[1] + answered)
 
     def _raise_for(self, status: int, headers: Mapping[str, str], text: str) -> None:
         if status in TRANSIENT_STATUS or status >= 500:

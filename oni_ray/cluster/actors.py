@@ -23,6 +23,7 @@ from oni_ray.checkpoint import REWARD_MODEL
 from oni_ray.cluster.plan import Bundle
 from oni_ray.config import Config, LLMSection
 from oni_ray.errors import UserError
+from oni_ray.rewards import asks
 from oni_ray.rewards.service import RewardService
 from oni_ray.serving.app import PREPARED, resolve_prepared
 from oni_ray.serving.deploy import NOT_DEPLOYED, ServeConfig, deploy, status
@@ -30,7 +31,7 @@ from oni_ray.serving.deploy import NOT_DEPLOYED, ServeConfig, deploy, status
 
 @dataclass(frozen=True)
 class Advisers:
-    """Handles of the actors on the annotation and reward side; None and empty where the reward is `none`.
+    """Handles of the actors on the annotation and reward side; None and empty where the reward asks nothing.
 
     `deployed` names the Serve application that this run brought to the cluster, to be removed at its end.
     """
@@ -58,9 +59,9 @@ def llm_bundles(serve: ServeConfig | None) -> tuple[Bundle, ...]:
 
 def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> Advisers:
     """Starts store, annotators and reward model, and hands the language model to Serve without waiting for it."""
-    if config.reward.type == "none":
+    if asks(config.reward.type) is None:
         return Advisers()
-    prompt = Prompt.load(config.annotation.prompt)
+    prompt = Prompt.load(config.annotation.prompt, config.annotation.goal_file)
     settings = config.annotation
     question = prompt.identity(settings.goal)
     deployed = None
@@ -77,10 +78,16 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
         "goal": settings.goal,
         "prompt": question,
         "model": model,
+        "asks": asks(config.reward.type),
         "split_sentences": settings.split_sentences,
+        "pool": settings.pool,
         "queue_limit": settings.queue_limit,
+        "choose": settings.choose,
+        "budget": settings.budget,
+        "budget_per_env_step": settings.budget_per_env_step,
         "lease_timeout_s": settings.lease_timeout_s,
         "reuse": settings.reuse,
+        "seed": config.run.seed,
     }
     if settings.reuse is not None:
         AnnotationStore(**store_settings)  # labels that do not fit are an error here, not in an actor
@@ -96,6 +103,7 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
         state_path=str(folder / REWARD_MODEL),
         question=f"{settings.goal} {question.hash} {model}",
         threads=config.resources.torch_threads,
+        score_questions=settings.choose == "uncertain",
     )
     annotators = tuple(
         _start(
@@ -108,6 +116,7 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
             name=f"annotator {i + 1}",
             batch_size=settings.batch_size,
             timeout_s=config.llm.timeout_s,
+            both_orders=settings.both_orders,
         )
         for i in range(settings.annotators)
     )

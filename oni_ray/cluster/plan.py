@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from oni_ray.config import Config
 from oni_ray.errors import UserError
+from oni_ray.rewards import asks
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def resource_plan(config: Config, llm: tuple[Bundle, ...] = ()) -> ResourcePlan:
     bundles = [Bundle("runners", config.resources.runner_cpus)] * runners
     if config.resources.learner_process:
         bundles.append(Bundle("learner", 1.0, config.resources.learner_gpus))
-    if config.reward.type != "none":
+    if asks(config.reward.type) is not None:
         bundles.append(Bundle("reward model", 0.0, config.resources.reward_gpus))
         bundles.extend(llm)
     return ResourcePlan(tuple(bundles))

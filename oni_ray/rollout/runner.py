@@ -36,6 +36,7 @@ from oni_ray.rollout.games import Games
 from oni_ray.rollout.sender import CaptionSender
 
 logger = logging.getLogger(__name__)
+COUNTS_INTERVAL_S = 5.0  # between two reports of how often captions occurred, where the store chooses by it
 
 
 class FragmentEnvRunner(EnvRunner, Checkpointable):
@@ -54,6 +55,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         self._env_runner_state_server: Any = None
         self._weights_seq_no = 0
         self._lost_before = 0
+        self._replaced_before = 0
         self.module: Any = None
         self.games: Games | None = None
         self._collector: Collector | None = None
@@ -63,9 +65,12 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
             self.make_env()
         self.make_module()
         store = self.config.env_config["store"]
-        self._sender = (
-            CaptionSender(store, f"runner {self.worker_index}", ours.annotation.runner_memory) if store else None
-        )
+        self._sender = self._make_sender(store) if store else None
+
+    def _make_sender(self, store: Any) -> CaptionSender:
+        settings = self._ours.annotation
+        counts_interval_s = None if settings.choose == "newest" else COUNTS_INTERVAL_S
+        return CaptionSender(store, f"runner {self.worker_index}", settings.runner_memory, counts_interval_s)
 
     def make_env(self) -> None:
         """Opens this runner's games."""
@@ -99,7 +104,8 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
             )
         fragment = self._collector.collect(self._weights_seq_no, self.worker_index)
         if self._sender is not None:
-            self._sender.offer(fragment.captions)
+            occurrences = np.bincount(fragment.caption_index.ravel(), minlength=len(fragment.captions))
+            self._sender.offer(fragment.captions, occurrences)
         self._log(fragment)
         return [fragment]
 
@@ -171,6 +177,9 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         log(("weights_seq_no_of_runner", str(self.worker_index)), self._weights_seq_no, window=1)
         empty = float((fragment.caption_index == 0).mean())
         log("empty_caption_share", empty, window=20)
+        assert self.games is not None
+        log("envs_replaced_lifetime", self.games.replaced - self._replaced_before, reduce="lifetime_sum")
+        self._replaced_before = self.games.replaced
         if self._sender is not None:
             log("captions_lost_lifetime", self._sender.lost - self._lost_before, reduce="lifetime_sum")
             self._lost_before = self._sender.lost

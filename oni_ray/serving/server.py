@@ -70,6 +70,13 @@ class LabelServer(LLMServer):
         return await _gather([one(prompt) for prompt in prompts])
 
     @_plain_errors
+    async def count_tokens(self, texts: list[str]) -> list[int]:
+        """The number of the model's tokens in each text, without the special tokens that a chat template adds."""
+        replica: Any = self.engine
+        tokenizer = replica._engine_client.get_tokenizer()
+        return [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+
+    @_plain_errors
     async def generate(self, chats: list[list[dict[str, str]]], max_tokens: int, temperature: float) -> list[str]:
         """Answer each chat (a list of `{"role": ..., "content": ...}`), with the model's own chat template applied.
 

@@ -27,15 +27,18 @@ METRICS: dict[str, str] = {
     "gold_mean": "Mean gold at the end of the latest episodes.",
     "scout_mean": "Mean map tiles seen in the latest episodes.",
     "score_mean": "Mean in-game score at the end of the latest episodes.",
+    "monsters_killed_mean": "Mean monsters the hero killed in the latest episodes, by the game's messages.",
+    "success_rate": "Share of the latest episodes that met the task's goal, of continual tasks too.",
     "deaths": "Episodes ended by death.",
     "step_limits": "Episodes cut at the step limit.",
     "aborted": "Episodes whose game broke off.",
-    "successes": "Episodes ended by success.",
-    "intrinsic_reward_mean": "Mean of r_int(c) / N^beta over the last train batch, before a_int.",
+    "successes": "Episodes ended by success (none of a continual task).",
+    "envs_replaced": "Environments that raised and were replaced by new ones.",
+    "intrinsic_reward_mean": "Mean of r_int / N^beta over the last train batch, before a_int (rnd: of r_int).",
     "extrinsic_reward_mean": "Mean task reward over the last train batch, before a_ext.",
     "reward_mean": "Mean of the reward that trained the policy, a_ext * r_ext + a_int * r_int / N^beta.",
     "intrinsic_reward_sum": "Sum of r_int(c) / N^beta over all train batches.",
-    "reward_version": "Version of the reward function used in the last train batch; 0 before the first.",
+    "reward_version": "Version of the reward function used in the last train batch; 0: none yet, or no versions.",
     "reward_age_s": "Seconds since the learner last took over a newer reward function.",
     "reward_drift": "Mean absolute change of known captions' rewards at the last change of the reward function.",
     "policy_lag_mean": "Policy updates between acting and learning, mean over the last batch.",
@@ -54,13 +57,20 @@ METRICS: dict[str, str] = {
     "captions_lost": "Captions a runner had to forget because the store was gone too long.",
     "labels_helpful": "Captions labelled helpful.",
     "labels_not_helpful": "Captions labelled not helpful.",
-    "texts_asked": "Questions answered by the language model since the start or resume (sentences, if split).",
+    "pairs_answered": "Pairs of captions answered (ranking).",
+    "pairs_neither": "Pairs of which neither caption is better, order-dependent ones included.",
+    "order_dependent_share": "Share of the answered pairs whose answer depended on the order; they count as neither.",
+    "corrections": "Labels that a person gave in labels/corrections.jsonl.",
+    "texts_asked": "Questions answered by the language model since the start or resume (sentences if split, or pairs).",
+    "budget_left": "Labels that may still be asked for (annotation.budget, annotation.budget_per_env_step).",
     "captions_per_s": "Questions answered a second, over the last half minute.",
     "reward_labels": "Labels that the reward model has taken.",
     "reward_model_age_s": "Seconds since the reward model last published.",
     "held_out_accuracy": "Accuracy of the reward model on labels it never trains on.",
     "held_out_balanced_accuracy": "The same, averaged over the classes.",
-    "reward_loss": "Training loss of the reward model at its last step.",
+    "reward_loss": "Training loss of the reward model, or of rnd's predictor, at its last step.",
+    "phi_mean": "Running mean of phi, by which the ranking reward is normalised.",
+    "phi_deviation": "Running standard deviation of phi, by which the ranking reward is normalised.",
 }
 
 # Figures that are 0 when nothing has happened; the others are unknown until they are measured.
@@ -74,6 +84,7 @@ COUNTERS = [
     "step_limits",
     "aborted",
     "successes",
+    "envs_replaced",
     "intrinsic_reward_mean",
     "intrinsic_reward_sum",
     "policy_lag_mean",
@@ -86,6 +97,9 @@ COUNTERS = [
     "captions_lost",
     "labels_helpful",
     "labels_not_helpful",
+    "pairs_answered",
+    "pairs_neither",
+    "corrections",
     "texts_asked",
     "captions_per_s",
     "reward_labels",
@@ -96,6 +110,7 @@ _RUNNER = {
     "num_episodes_lifetime": "episodes",
     "empty_caption_share": "empty_caption_share",
     "captions_lost_lifetime": "captions_lost",
+    "envs_replaced_lifetime": "envs_replaced",
 }
 _EPISODE_MEANS = {
     "extrinsic_return": "return_mean",
@@ -105,6 +120,8 @@ _EPISODE_MEANS = {
     "gold": "gold_mean",
     "scout": "scout_mean",
     "score": "score_mean",
+    "monsters_killed": "monsters_killed_mean",
+    "success": "success_rate",
 }
 _ENDS = {"death": "deaths", "step_limit": "step_limits", "aborted": "aborted", "success": "successes"}
 _LEARNER = (
@@ -115,6 +132,7 @@ _LEARNER = (
     "reward_version",
     "reward_age_s",
     "reward_drift",
+    "reward_loss",
     "policy_lag_mean",
     "policy_lag_max",
 )
@@ -133,12 +151,17 @@ _COUNTS = {
     "dropped": "captions_dropped",
     "helpful": "labels_helpful",
     "not_helpful": "labels_not_helpful",
+    "pairs_answered": "pairs_answered",
+    "pairs_neither": "pairs_neither",
+    "corrections": "corrections",
     "asked": "texts_asked",
 }
 _REWARD = {
     "held_out_accuracy": "held_out_accuracy",
     "held_out_balanced_accuracy": "held_out_balanced_accuracy",
     "loss": "reward_loss",
+    "phi_mean": "phi_mean",
+    "phi_deviation": "phi_deviation",
 }
 
 
@@ -207,7 +230,12 @@ class EpisodeFigures:
 
 def read_counts(counts: Any) -> dict[str, float]:
     """The figures in a `StoreCounts`."""
-    return {name: float(getattr(counts, field)) for field, name in _COUNTS.items()}
+    row = {name: float(getattr(counts, field)) for field, name in _COUNTS.items()}
+    if counts.pairs_answered:
+        row["order_dependent_share"] = counts.order_dependent / counts.pairs_answered
+    if counts.budget_left is not None:
+        row["budget_left"] = float(counts.budget_left)
+    return row
 
 
 def read_reward_status(status: Any) -> dict[str, float]:

@@ -24,6 +24,7 @@ from oni_ray.telemetry.probe import Probe
 
 CSV = "progress.csv"
 _STALE_S = 60.0
+_EMPTY_SHARE, _EMPTY_AFTER_STEPS = 0.95, 10_000
 
 
 class Progress:
@@ -38,6 +39,7 @@ class Progress:
         self._previous = {"seconds": before.seconds, "env_steps": float(before.env_steps)}
         self._shown = -math.inf
         self._episodes = EpisodeFigures()
+        self._warned_of_empty_captions = False
         self._memory = MemorySampler()
         self._counts = Probe(advisers.store, "counts") if advisers.store else None
         self._reward = Probe(advisers.reward_model, "status") if advisers.reward_model else None
@@ -91,6 +93,7 @@ class Progress:
         if time.monotonic() - self._shown >= self._config.log.interval_s:
             self._poll(wait_s=0.0)
             self._write()
+            self._warn_of_empty_captions()
 
     def finish(self, wait_s: float = 10.0) -> None:
         """A last row with fresh answers of the actors, each waited for at most `wait_s`."""
@@ -114,6 +117,18 @@ class Progress:
     def say(self, line: str) -> None:
         """Prints a line above the live table."""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _warn_of_empty_captions(self) -> None:
+        """Says once that there is hardly any text that could be rewarded."""
+        share = self._row.get("empty_caption_share", 0.0)
+        early = self.env_steps - self._before.env_steps < _EMPTY_AFTER_STEPS
+        if self._warned_of_empty_captions or early or share <= _EMPTY_SHARE or self._config.reward.type == "none":
+            return
+        self._warned_of_empty_captions = True
+        self.say(
+            f"{share:.0%} of the steps have an empty caption, so the intrinsic reward has little to go by; "
+            "docs/tasks.md tells how to choose another caption (env.caption)"
+        )
 
     def _poll(self, wait_s: float) -> None:
         ask = (lambda probe: probe.fresh(wait_s)) if wait_s else (lambda probe: probe.poll())
@@ -182,6 +197,11 @@ class Progress:
                 f"r_int {get('intrinsic_reward_mean', 0):.4f} r_ext {get('extrinsic_reward_mean', 0):.4f}",
                 self.state(),
             ]
+        elif self._config.reward.type != "none":
+            parts.append(
+                f"r_int {get('intrinsic_reward_mean', 0):.4f} r_ext {get('extrinsic_reward_mean', 0):.4f} "
+                f"by {self._config.reward.type}"
+            )
         return " | ".join(parts)
 
     def _table(self) -> Table:
@@ -216,12 +236,15 @@ class Progress:
                     f"version {get('reward_version', 0):.0f}   {get('reward_age_s', 0):.0f} s old   "
                     f"held-out accuracy {figure(get('held_out_accuracy'), '.2f')}",
                 ),
+            ]
+        if self._config.reward.type != "none":
+            rows.append(
                 (
                     "reward",
-                    f"intrinsic {get('intrinsic_reward_mean', 0):.4f}   "
+                    f"{self._config.reward.type}   intrinsic {get('intrinsic_reward_mean', 0):.4f}   "
                     f"extrinsic {get('extrinsic_reward_mean', 0):.4f}   trained on {get('reward_mean', 0):.4f}",
-                ),
-            ]
+                )
+            )
         for pair in rows:
             if pair:
                 table.add_row(*pair)

@@ -7,24 +7,23 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from oni_ray.config import Config
+from oni_ray.rewards import asks
 from oni_ray.telemetry.metrics import COUNTERS, METRICS, figure
 from oni_ray.telemetry.progress import CSV as PROGRESS
 from oni_ray.telemetry.progress import Progress
-
-if TYPE_CHECKING:
-    from oni_ray.cluster.actors import Advisers
 
 SUMMARY = "summary.json"
 CAPTIONS = "captions.csv"
 CURVE = "learning_curve.png"
 LABELS = "labels.png"
+CAPTIONS_PLOT = "captions.png"
 SHOWN = 8
 
 
@@ -38,10 +37,11 @@ class CaptionRow:
     score: float
 
 
-def caption_rows(algorithm: Any, advisers: Advisers, limit: int = 5000) -> list[CaptionRow]:
-    """The most frequent captions with their rewards, the highest reward first, equal ones by count."""
-    if advisers.store is None:
-        return []
+def caption_rows(algorithm: Any, limit: int = 5000) -> list[CaptionRow]:
+    """The most frequent captions with their rewards, the highest reward first, equal ones by count.
+
+    Empty where the reward is not one of captions.
+    """
     results = list(algorithm.learner_group.foreach_learner(lambda learner: learner.caption_table(limit)))
     table = results[0].get() if hasattr(results[0], "get") else results[0]
     rows = [CaptionRow(*row) for row in table]
@@ -56,11 +56,7 @@ def write_report(config: Config, folder: Path, progress: Progress, captions: lis
     summary.update(
         env_steps_per_s=round(progress.average_rate(), 1),
         captions_per_s=round(row.get("texts_asked", 0.0) / max(progress.seconds_here, 1e-9), 3),
-        labels={
-            "helpful": int(row.get("labels_helpful", 0)),
-            "not_helpful": int(row.get("labels_not_helpful", 0)),
-            "invalid": int(row.get("captions_invalid", 0)),
-        },
+        labels=_labels(config, row),
         algorithm=config.algorithm.name,
         reward=config.reward.type,
         llm=_llm_name(config),
@@ -73,8 +69,10 @@ def write_report(config: Config, folder: Path, progress: Progress, captions: lis
         writer.writeheader()
         writer.writerows(asdict(caption) for caption in captions)
     plot_learning_curve(folder)
-    if config.reward.type != "none":
+    if asks(config.reward.type) is not None:
         plot_labels(folder, summary["labels"], captions)
+    elif captions:
+        plot_captions(folder, captions)
     return summary
 
 
@@ -86,10 +84,11 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
         (
             "episodes",
             f"{summary['episodes']:,}, mean return {figure(summary['return_mean'], '.2f')}, "
-            f"depth {figure(summary['depth_mean'], '.2f')}",
+            f"depth {figure(summary['depth_mean'], '.2f')}, success {figure(summary['success_rate'], '.2f')}",
         ),
     ]
-    if summary["reward"] != "none":
+    asked = asks(summary["reward"]) is not None
+    if asked:
         labels = summary["labels"]
         figures += [
             (
@@ -100,7 +99,7 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
             ),
             (
                 "labels",
-                f"{labels['helpful']:,} helpful, {labels['not_helpful']:,} not helpful, {labels['invalid']:,} invalid; "
+                ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in labels.items()) + "; "
                 f"{summary['captions_per_s']:.1f} questions/s to {summary['llm']}",
             ),
             (
@@ -110,15 +109,16 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
                 f"mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}",
             ),
         ]
+    elif summary["reward"] != "none":
+        figures.append(("reward", f"{summary['reward']}, mean intrinsic reward {summary['intrinsic_reward_mean']:.4f}"))
     figures.append(("peak memory", f"{summary['peak_memory_total_mb']:,} MB over all processes"))
     figures.append(("results", str(folder)))
     for name, value in figures:
         table.add_row(name, Text(value))
     console.print(table)
-    if summary["reward"] != "none" and not summary["reward_version"]:
+    if asked and not summary["reward_version"]:
         console.print("No label became a reward yet: the language model needs a minute or two to start.")
-    elif summary["reward"] != "none":
-        captions = read_captions(folder)
+    elif captions := read_captions(folder):
         console.print(_caption_table("Highest reward", captions[:SHOWN]))
         console.print(_caption_table("Lowest reward", _lowest(captions)))
 
@@ -170,17 +170,30 @@ def plot_labels(folder: Path, labels: dict[str, int], captions: list[CaptionRow]
     bars = left.bar(list(labels), list(labels.values()), color=colours)
     left.bar_label(bars)
     left.set_title("Labels by outcome")
+    _draw_captions(right, captions)
+    canvas.savefig(folder / LABELS, dpi=110)
+
+
+def plot_captions(folder: Path, captions: list[CaptionRow]) -> None:
+    """captions.png: the captions with the highest and the lowest reward, where there are no labels to show."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(9, 6), layout="constrained")
+    _draw_captions(canvas.subplots(), captions)
+    canvas.savefig(folder / CAPTIONS_PLOT, dpi=110)
+
+
+def _draw_captions(axis: Any, captions: list[CaptionRow]) -> None:
     high = captions[:SHOWN]
     shown = [*high, *(c for c in reversed(_lowest(captions)) if c not in high)][::-1]
     names = [_plain(f"{c.caption[:56]}  x{c.count}") for c in shown]
-    right.barh(
+    axis.barh(
         range(len(shown)),
         [_or(c.score, 0.0) for c in shown],
-        color=[colours[0] if c.reward > 0 else colours[1] for c in shown],
+        color=["tab:green" if c.reward > 0 else "tab:gray" for c in shown],
     )
-    right.set_yticks(range(len(shown)), names, fontsize=8)
-    right.set_title("Captions by reward: score, green where rewarded")
-    canvas.savefig(folder / LABELS, dpi=110)
+    axis.set_yticks(range(len(shown)), names, fontsize=8)
+    axis.set_title("Captions by reward: score, green where rewarded")
 
 
 def _read_progress(folder: Path) -> list[dict[str, float]]:
@@ -199,8 +212,21 @@ def _caption_table(title: str, captions: list[CaptionRow]) -> Table:
     return table
 
 
+def _labels(config: Config, row: dict[str, float]) -> dict[str, int]:
+    """Labels by outcome: of captions, or of pairs."""
+    if asks(config.reward.type) == "pairs":
+        neither = int(row.get("pairs_neither", 0))
+        by_outcome = {"one_better": int(row.get("pairs_answered", 0)) - neither, "neither": neither}
+    else:
+        by_outcome = {
+            "helpful": int(row.get("labels_helpful", 0)),
+            "not_helpful": int(row.get("labels_not_helpful", 0)),
+        }
+    return {**by_outcome, "invalid": int(row.get("captions_invalid", 0))}
+
+
 def _llm_name(config: Config) -> str | None:
-    if config.reward.type == "none":
+    if asks(config.reward.type) is None:
         return None
     return config.llm.model if config.llm.backend == "openai" else Path(config.llm.serve_config).stem
 
