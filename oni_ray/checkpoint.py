@@ -7,17 +7,22 @@ annotation store's logs in the run folder are durable and only ever grow.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oni_ray.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ALGORITHM = "algorithm"
 REWARD_MODEL = "reward_model.pt"
 COUNTERS = "counters.json"
 MANIFEST = "manifest.json"
+_MODULE_STATE = "learner_group/learner/rl_module/default_policy/module_state.pkl"
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,19 @@ def restore_algorithm(algorithm: Any, checkpoint: Path) -> None:
             f"The checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
             "use the policy settings that it was made with, or delete it to go on from the one before."
         ) from error
+
+
+def load_weights(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The policy's weights as its RLModule keeps them, name -> array, without building an algorithm.
+
+    Raises:
+        UserError: a file of the checkpoint is missing or damaged.
+    """
+    try:
+        read_counters(checkpoint)
+        return pickle.loads((checkpoint / ALGORITHM / _MODULE_STATE).read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError) as error:  # a run under way removes its oldest checkpoints
+        raise UserError(f"The policy in {checkpoint} cannot be read ({error}); use another checkpoint.") from None
 
 
 def place_reward_model(checkpoint: Path, run_folder: Path) -> None:

@@ -120,7 +120,7 @@ def test_help_answers_within_a_second() -> None:
     [
         (["train", "experiments/none.yaml"], "no configuration file"),
         (["train", "experiments/quickstart.yaml", "env.task=scor"], "did you mean 'score'?"),
-        (["train", "experiments/quickstart.yaml", "annotation.prompt=label_v2"], "label_v1"),
+        (["train", "experiments/quickstart.yaml", "annotation.prompt=label_v9"], "label_v"),
         (["train", "experiments/quickstart.yaml", "annotation.goal=scores"], "score"),
         (["train", "--resume", "runs/never"], "is not a run folder"),
         (["train", "--resume", "runs/never", "experiments/quickstart.yaml"], "--resume"),

@@ -326,6 +326,8 @@ def test_a_prompt_file_of_ones_own_is_read_by_path(tmp_path: Path) -> None:
     [
         ("label_v1", "score_captions_dev.jsonl"),
         ("label_v1", "score_sentences_dev.jsonl"),
+        ("label_v2", "captions_dev.jsonl"),
+        ("label_v2", "captions_heldout.jsonl"),
         ("reasoned_v1", "score_captions_dev.jsonl"),
         ("rank_label_v1", "score_captions_dev.jsonl"),
         ("rank_reasoned_v1", "score_captions_dev.jsonl"),

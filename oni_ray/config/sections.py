@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-CAPTION_PROMPT, PAIR_PROMPT = "label_v1", "rank_v1"
+CAPTION_PROMPT, PAIR_PROMPT = "label_v2", "rank_v1"
 
 
 class Section(BaseModel):
@@ -157,7 +157,7 @@ class AnnotationSection(Section):
     goal: str = Field("score", description="Goal by which captions are judged; a name in the prompt file.")
     goal_file: str | None = Field(None, description="YAML with goals of your own: sentence and examples of each.")
     prompt: str = Field(
-        "auto", description="Prompt name, or the path of a prompt YAML; auto: rank_v1 for ranking, else label_v1."
+        "auto", description="Prompt name, or the path of a prompt YAML; auto: rank_v1 for ranking, else label_v2."
     )
     split_sentences: bool = Field(
         True, description="Judge sentence by sentence; a caption is helpful if one of its sentences is."
