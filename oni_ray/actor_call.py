@@ -1,10 +1,12 @@
-"""Calling actors: awaiting a method of one that may be a plain object in tests, and asking one without waiting.
+"""Calling actors: awaiting a method of one that may be a plain object in tests, and asking or telling without waiting.
 
-`Pending` is how the training loop and the runners keep rule one: whatever happens to an actor, its caller goes on.
+`Pending` and `Notice` are how the training loop and the runners keep rule one: whatever happens to an actor, its caller
+goes on, and what it wants to say does not pile up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import time
 from typing import Any
@@ -53,3 +55,26 @@ class Pending:
 
         request, self._request = self._request, None
         return ray.get(request)
+
+
+class Notice:
+    """Tells an actor a total that only grows; one call is under way, and a total left out is part of the next one."""
+
+    def __init__(self, actor: Any, method: str, patience_s: float = 30.0) -> None:
+        """actor: None where there is nobody to tell. patience_s: then a call without a reply is sent again."""
+        self._actor = actor
+        self._method = method
+        self._patience_s = patience_s
+        self._pending = Pending()
+
+    def tell(self, total: int) -> None:
+        """Returns at once; sends `total` unless an earlier one is still on its way."""
+        if self._actor is None:
+            return
+        import ray
+
+        if self._pending.ready():
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._pending.take()
+        if not self._pending.under_way or self._pending.age_s > self._patience_s:
+            self._pending.send(getattr(self._actor, self._method).remote(total))

@@ -1,23 +1,29 @@
-"""Checkpoints of a run: policy and optimiser (RLlib's own format), reward model, counters.
+"""Checkpoints of a run: policy and optimiser (RLlib's own format), reward model, captions and labels, counters.
 
-A checkpoint is written beside its place and renamed into it, so one that is there is whole. Labels need no copy: the
-annotation store's logs in the run folder are durable and only ever grow.
+A checkpoint is written beside its place and renamed into it, so one that is there is whole, and it holds all that a
+resumed run needs. Within the run folder its captions and labels take no space: they are links to files that never
+change.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import pickle
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oni_ray.annotation.label_log import copy_log, has_rows
 from oni_ray.errors import UserError
+from oni_ray.run_folder import CONFIG
 
 if TYPE_CHECKING:
     import numpy as np
 
+logger = logging.getLogger(__name__)
 ALGORITHM = "algorithm"
 REWARD_MODEL = "reward_model.pt"
 COUNTERS = "counters.json"
@@ -56,20 +62,34 @@ class Checkpoints:
         paths = self.paths()
         return paths[-1] if paths else None
 
+    def try_save(self, algorithm: Any, counters: Counters) -> str:
+        """`save`, in one line for the user; a disk that is full must not end the training, so it is no error here."""
+        try:
+            return f"checkpoint {self.save(algorithm, counters)}"
+        except OSError as error:
+            for part in self._folder.glob(".*.part"):  # gives back the space
+                shutil.rmtree(part, ignore_errors=True)
+            return f"no checkpoint could be written ({os.strerror(error.errno) if error.errno else error})"
+
     def save(self, algorithm: Any, counters: Counters) -> Path:
         """Writes a checkpoint and removes the oldest beyond `keep`.
 
-        The reward model is not asked, since it may be busy: its state at its last publication, which is the reward
-        function in use, is in the run folder.
+        Nobody is asked, since they may be busy. The reward model's state at its last publication, which is the reward
+        function in use, is in the run folder, and so is every caption and label that was acknowledged.
         """
         target = self._folder / f"{counters.env_steps:012d}"
         part = self._folder / f".{target.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         algorithm.save_to_path(str(part / ALGORITHM))
-        published = self._folder.parent / REWARD_MODEL
-        if published.is_file():
-            shutil.copyfile(published, part / REWARD_MODEL)
+        run_folder = self._folder.parent
+        for name in (REWARD_MODEL, CONFIG):
+            if (run_folder / name).is_file():
+                shutil.copyfile(run_folder / name, part / name)
+        try:
+            copy_log(run_folder, part)
+        except OSError as error:  # the run folder has them; training must not end for a second copy
+            logger.warning("checkpoint %s has not all labels of its own: %s", target.name, error)
         (part / COUNTERS).write_text(json.dumps(asdict(counters)))
         (part / MANIFEST).write_text(json.dumps(_sizes(part), indent=1))
         shutil.rmtree(target, ignore_errors=True)
@@ -111,9 +131,15 @@ def restore_algorithm(algorithm: Any, checkpoint: Path) -> None:
         algorithm.restore_from_path(str(checkpoint / ALGORITHM))
     except (OSError, EOFError, KeyError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"The checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
-            "use the policy settings that it was made with, or delete it to go on from the one before."
+            f"The checkpoint {checkpoint} does not fit ({mismatch(error)}); use the task and the policy settings that "
+            "it was made with, or delete it to go on from the one before."
         ) from error
+
+
+def mismatch(error: Exception) -> str:
+    """Torch's line on the first parameter that does not fit; the first line of all only names the class."""
+    lines = [line.strip(" \t.") for line in str(error).splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 else (lines or [type(error).__name__])[0]
 
 
 def load_weights(checkpoint: Path) -> dict[str, np.ndarray]:
@@ -130,7 +156,23 @@ def load_weights(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def place_reward_model(checkpoint: Path, run_folder: Path) -> None:
-    """Puts the checkpoint's reward model where the reward actor looks for its state."""
-    saved = checkpoint / REWARD_MODEL
+    """Puts the checkpoint's reward model where the reward actor looks for its state.
+
+    What was there may be of a later time. So it goes, too, if the checkpoint is of a time before the first publication.
+    """
+    saved, place = checkpoint / REWARD_MODEL, run_folder / REWARD_MODEL
     if saved.is_file():
-        shutil.copyfile(saved, run_folder / REWARD_MODEL)
+        part = place.with_name(f"{place.name}.part")
+        shutil.copyfile(saved, part)
+        part.replace(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def place_labels(checkpoint: Path, run_folder: Path) -> None:
+    """Gives a run folder without captions and labels those of the checkpoint: it was copied here alone.
+
+    A folder that has some keeps its own, which are all of the checkpoint's and those that came later.
+    """
+    if not has_rows(run_folder):
+        copy_log(checkpoint, run_folder)

@@ -10,7 +10,8 @@ import typer
 
 from oni_ray import __version__
 from oni_ray.commands import evaluation, judging, offline
-from oni_ray.errors import UserError
+from oni_ray.errors import Interrupted, UserError
+from oni_ray.outputs import disk_trouble, only_writer
 
 if TYPE_CHECKING:
     from oni_ray.config import Config
@@ -21,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: at 80 columns the framed one cuts option names off
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -54,8 +56,9 @@ def train(
 
     Every key is described in docs/configuration.md. Ctrl-C saves a checkpoint, writes the report and ends.
     """
+    from oni_ray.checkpoint import MANIFEST
     from oni_ray.config import dump_config, load_config
-    from oni_ray.run_folder import discard_unused, new_run_folder, open_run_folder, prepare_run_folder
+    from oni_ray.run_folder import abandon_run_folder, new_run_folder, open_run_folder, prepare_run_folder
 
     changes = list(overrides or [])
     if config is not None and "=" in str(config) and not config.exists():  # overrides only
@@ -65,6 +68,8 @@ def train(
             raise UserError(
                 "With --resume the configuration comes from the run folder; give only section.key=value beside it."
             )
+        if (resume / MANIFEST).is_file():
+            raise UserError(f"{resume} is a checkpoint and not a run folder; give {resume.absolute().parent.parent}.")
         settings, folder = open_run_folder(str(resume), changes)
     else:
         settings = load_config(config, changes)
@@ -81,17 +86,18 @@ def train(
 
     console = Console()
     console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
-    prepare_run_folder(settings, folder)
-    try:
-        with stderr_to(folder / LOG):
-            from oni_ray.telemetry.report import print_summary
-            from oni_ray.train import train as run
+    with only_writer(folder):
+        former = prepare_run_folder(settings, folder)
+        try:
+            with stderr_to(folder / LOG):
+                from oni_ray.telemetry.report import print_summary
+                from oni_ray.train import train as run
 
-            summary = run(settings, folder, resume is not None, console)
-    except UserError:
-        if resume is None:
-            discard_unused(folder)
-        raise
+                summary = run(settings, folder, resume is not None, console)
+        except (UserError, KeyboardInterrupt) as error:
+            if isinstance(error, UserError) or former is None:
+                abandon_run_folder(folder, former)
+            raise
     print_summary(summary, folder, console)
 
 
@@ -154,6 +160,12 @@ def run() -> None:
         app()
     except UserError as error:
         print(f"oni-ray: {error}", file=sys.stderr)
+        sys.exit(130 if isinstance(error, Interrupted) else 2)
+    except OSError as error:
+        sentence = disk_trouble(error)
+        if sentence is None:
+            raise
+        print(f"oni-ray: {sentence}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

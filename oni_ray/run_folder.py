@@ -24,9 +24,14 @@ def new_run_folder(config: Config, experiment: str) -> Path:
     return folder
 
 
-def discard_unused(folder: Path) -> None:
-    """Removes the folder of a run that never began, so that its name can be used again."""
-    if not (folder / "progress.csv").exists() and not (folder / "checkpoints").exists():
+def abandon_run_folder(folder: Path, former: str | None) -> None:
+    """Undoes `prepare_run_folder`, which returned `former`, for a run that did not begin.
+
+    A new run's name can be used again; a run that was to be resumed keeps the configuration that it had.
+    """
+    if former is not None:
+        (folder / CONFIG).write_text(former)
+    elif not (folder / "progress.csv").exists() and not (folder / "checkpoints").exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -40,10 +45,18 @@ def open_run_folder(path: str, overrides: list[str]) -> tuple[Config, Path]:
     return load_config(folder / CONFIG, overrides), folder
 
 
-def prepare_run_folder(config: Config, folder: Path) -> None:
-    """Makes the folder and writes the resolved configuration. Raises UserError when that is impossible."""
+def prepare_run_folder(config: Config, folder: Path) -> str | None:
+    """Makes the folder and writes the resolved configuration; returns what stood there before.
+
+    Raises UserError when that is impossible.
+    """
+    path = folder / CONFIG
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(dump_config(config))
+        former = path.read_text() if path.exists() else None
+        part = path.with_name(f".{CONFIG}.part")
+        part.write_text(dump_config(config))
+        part.replace(path)
     except OSError as error:
         raise UserError(f"Cannot write to {folder} ({error.strerror}); choose another run.folder.") from None
+    return former

@@ -7,20 +7,20 @@ and takes a step (learning/). Nothing in the loop waits for the annotation side.
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from oni_ray.checkpoint import Checkpoints, Counters, place_reward_model, read_counters, restore_algorithm
+from oni_ray.actor_call import Notice
+from oni_ray.checkpoint import Checkpoints, Counters, place_labels, place_reward_model, read_counters, restore_algorithm
 from oni_ray.cluster.actors import Advisers, check_llm, llm_bundles, start_advisers, stop_advisers
 from oni_ray.cluster.plan import check_plan, resource_plan
 from oni_ray.cluster.session import RaySession
 from oni_ray.config import Config
+from oni_ray.interrupt import stop_request
 from oni_ray.learning.algorithms import algorithm_config
 from oni_ray.rewards import asks
 from oni_ray.rewards.service import SnapshotPoller
@@ -40,6 +40,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
     before = read_counters(start) if start else Counters()
     if start:
         place_reward_model(start, folder)
+        place_labels(start, folder)
     serve = None
     if asks(config.reward.type) is not None:
         serve = load_serve_config(Path(config.llm.serve_config)) if config.llm.backend == "serve" else None
@@ -73,19 +74,19 @@ def run_loop(
     stop: threading.Event,
 ) -> None:
     """Trains until a limit is reached or `stop` is set."""
+    reward_model = Notice(advisers.reward_model, "note_policy_updates")
+    budget = Notice(advisers.store if config.annotation.budget_per_env_step is not None else None, "note_env_steps")
     saved_at, warned_at = 0.0, 0.0
     while not stop.is_set() and progress.env_steps < config.stop.env_steps:
         if config.stop.seconds is not None and progress.seconds_here >= config.stop.seconds:
             break
         # Runners play with the newest weights; the learner adds the newest reward and takes a step.
         progress.update(algorithm.train())
-        if advisers.reward_model is not None:
-            advisers.reward_model.note_policy_updates.remote(progress.policy_updates)
-        if config.annotation.budget_per_env_step is not None and advisers.store is not None:
-            advisers.store.note_env_steps.remote(progress.env_steps)
+        reward_model.tell(progress.policy_updates)
+        budget.tell(progress.env_steps)
         if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
             saved_at = progress.seconds_here
-            progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
+            progress.say(checkpoints.try_save(algorithm, progress.counters))
         dropped = progress.row.get("env_steps_dropped", 0.0)
         if dropped > 1.1 * warned_at:
             warned_at = dropped
@@ -106,27 +107,9 @@ def finish(
     progress.say("ending: last captions, checkpoint and report")
     if advisers.store is not None:
         algorithm.env_runner_group.foreach_env_runner("flush_captions", local_env_runner=config.debug.synchronous)
-    progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
-    progress.finish()
-    return write_report(config, folder, progress, caption_rows(algorithm))
-
-
-@contextmanager
-def stop_request() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; the second one interrupts at once."""
-    requested = threading.Event()
-
-    def ask(signum: int, frame: Any) -> None:
-        if requested.is_set():
-            raise KeyboardInterrupt
-        requested.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield requested
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        progress.say(f"checkpoint {checkpoints.save(algorithm, progress.counters)}")
+    finally:  # a disk too full for the checkpoint may have room for the report
+        progress.finish()
+        summary = write_report(config, folder, progress, caption_rows(algorithm))
+    return summary

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,17 +43,11 @@ def llm_app(ray_cluster: None) -> Iterator[LlmApp]:
     """The shipped CPU config, served for real on a free port."""
     from ray import serve
 
-    from oni_ray.serving.deploy import deploy, wait_until_ready
+    from oni_ray.serving.deploy import deploy, free_port, wait_until_ready
     from oni_ray.serving.model_preparation import prepare_model
 
     prepare_model()  # here, not in the Serve controller, so that a failed download is this fixture's error
-    config = deploy(REPOSITORY / "serve_configs" / "smollm2_cpu.yaml", http_port=_free_port())
+    config = deploy(REPOSITORY / "serve_configs" / "smollm2_cpu.yaml", http_port=free_port())
     wait_until_ready(config.app, timeout_s=600)
     yield LlmApp(config.app, config.deployment, config.model_id, config.base_url)
     serve.shutdown()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -191,6 +191,21 @@ def test_status_fields_of_a_game_are_those_of_the_step_and_at_death_of_the_last_
     env.close()
 
 
+def faulty_caption(pages: Sequence[str], status: Sequence[int]) -> str:
+    raise KeyError("hp")
+
+
+def faulty_type(pages: Sequence[str], status: Sequence[int]) -> list[str]:
+    return list(pages)
+
+
+def test_a_caption_function_that_fails_is_found_before_it_meets_a_game() -> None:
+    with pytest.raises(UserError, match=r"env\.caption=tests\.test_captions:faulty_caption raises KeyError: 'hp'"):
+        caption_function("tests.test_captions:faulty_caption")
+    with pytest.raises(UserError, match="returns list instead of a text"):
+        caption_function("tests.test_captions:faulty_type")
+
+
 def test_the_episodic_count_is_that_of_captions_as_returned() -> None:
     """With the status line in it, the same message at other hit points is another caption."""
     config = load_config(None, ["env.caption_status=[hp]", "rollout.envs_per_runner=2", "algorithm.batch_size=64"])

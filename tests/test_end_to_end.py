@@ -28,6 +28,7 @@ from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
 from oni_ray.checkpoint import ALGORITHM, REWARD_MODEL, Checkpoints, place_reward_model, restore_algorithm
 from oni_ray.config import load_config, parse_config
+from oni_ray.config.sections import CAPTION_PROMPT
 from oni_ray.learning.algorithms import algorithm_config
 from oni_ray.rewards.service import RewardService
 from oni_ray.telemetry.report import read_captions
@@ -68,7 +69,7 @@ def last_row(folder: Path) -> dict[str, float]:
 
 def open_store(folder: Path) -> AnnotationStore:
     """The store of a run, as the run itself would open it."""
-    return AnnotationStore(str(folder), "score", Prompt.load("label_v1").identity("score"), "smollm2-135m-instruct")
+    return AnnotationStore(str(folder), "score", Prompt.load(CAPTION_PROMPT).identity("score"), "smollm2-135m-instruct")
 
 
 def finish(process: subprocess.Popen) -> str:
@@ -118,7 +119,7 @@ def test_the_language_models_labels_became_reward(run: Run) -> None:
     assert summary["env_steps"] > 10_000
     labels = read_labels(run.folder)
     assert set(labels["model"].to_pylist()) == {"smollm2-135m-instruct"}
-    prompt = Prompt.load("label_v1")
+    prompt = Prompt.load(CAPTION_PROMPT)
     assert set(labels["prompt_hash"].to_pylist()) == {prompt.identity("score").hash}
     assert len(set(labels["text"].to_pylist())) >= 20
 

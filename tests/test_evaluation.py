@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -84,6 +85,16 @@ def test_a_run_is_its_newest_checkpoint_and_a_checkpoint_is_itself(run: Path, po
     assert not torch.equal(policy.network.heads.weight, other.network.heads.weight)
 
 
+def test_a_checkpoint_that_was_copied_alone_plays_as_it_did(run: Path, policy: Policy, tmp_path: Path) -> None:
+    assert policy.checkpoint is not None
+    copy = tmp_path / "alone"
+    shutil.copytree(policy.checkpoint, copy)
+    alone = load_policy(str(copy))
+    assert alone.run is None and alone.name == "alone" and alone.config == policy.config
+    assert alone.network is not None and policy.network is not None
+    assert torch.equal(alone.network.heads.weight, policy.network.heads.weight)
+
+
 def test_what_is_no_policy_is_refused_with_a_sentence(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a run folder"):
         load_policy(str(tmp_path / "nowhere"))
@@ -104,6 +115,7 @@ def test_what_is_no_policy_is_refused_with_a_sentence(run: Path, tmp_path: Path)
     with pytest.raises(UserError, match=r"damaged: .*module_state\.pkl has another size"):
         load_policy(str(copy))
     (copy / "config.yaml").unlink()
+    (newest / "config.yaml").unlink()
     with pytest.raises(UserError, match="lies in no run folder"):
         load_policy(str(newest))
     shutil.copy(run / "config.yaml", copy)
@@ -204,6 +216,22 @@ def test_actors_that_always_die_end_the_command(policy: Policy, monkeypatch: pyt
     monkeypatch.setattr(parallel, "EpisodePlayer", FaultyPlayer)
     with pytest.raises(UserError, match="died 4 times in a row"):
         next(play_episodes(policy, requests(range(3)), 1, threading.Event()))
+
+
+def test_no_game_leaves_a_folder_behind(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class WatchedPlayer(EpisodePlayer):
+        """Puts its games into a folder of the test."""
+
+        def __init__(self, *arguments, **options) -> None:
+            tempfile.tempdir = str(tmp_path)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(parallel, "EpisodePlayer", WatchedPlayer)
+    playing = play_episodes(policy, requests(range(100)), 1, threading.Event())
+    next(playing)
+    assert list(tmp_path.glob("nle*"))
+    playing.close()
+    assert not list(tmp_path.glob("nle*"))
 
 
 def test_too_many_runners_are_refused_instead_of_waited_for(policy: Policy) -> None:

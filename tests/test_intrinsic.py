@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from oni_ray.envs.episode import EpisodeStatistics
 from oni_ray.learning.connector import merge_captions
 from oni_ray.learning.intrinsic import CaptionTally, IntrinsicReturns, IntrinsicReward
 from oni_ray.rewards.base import NoReward, Steps
-from oni_ray.rewards.caption_reward import CaptionReward
+from oni_ray.rewards.caption_reward import DRIFT_CAPTIONS, CaptionReward
 from oni_ray.rewards.retrieval import RetrievalSnapshot
 from oni_ray.rollout.episodic import CaptionRecorder, SentMemory
 from oni_ray.rollout.fragment import EndedEpisode, Fragment
@@ -130,6 +132,23 @@ def test_the_newest_snapshot_counts_and_its_drift_is_measured() -> None:
     assert reward.version == 2
     assert reward.rewards(["a", "b"]).tolist() == [0.0, 1.0]
     assert reward.drift == pytest.approx(1.0)
+
+
+def test_the_drift_is_measured_on_few_captions_however_many_were_met() -> None:
+    """After a long silence of the reward model all of them would hold the learner up."""
+
+    class CountingSnapshot(RetrievalSnapshot):
+        def rewards(self, captions: Sequence[str]) -> np.ndarray:
+            asked.append(len(captions))
+            return super().rewards(captions)
+
+    asked: list[int] = []
+    captions = [f"caption {i}" for i in range(5000)]
+    reward = CaptionReward(snapshot=RetrievalSnapshot(1, {}))
+    reward.rewards(captions)
+    reward.use(CountingSnapshot(2, {"caption 4999": 1.0}))
+    assert asked == [DRIFT_CAPTIONS]
+    assert reward.drift == pytest.approx(1 / DRIFT_CAPTIONS)
 
 
 def test_intrinsic_returns_cross_fragments_and_stop_at_episode_ends() -> None:

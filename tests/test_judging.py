@@ -21,6 +21,7 @@ from oni_ray.annotation.llm_client import LanguageModel, LanguageModelRefused, L
 from oni_ray.annotation.messages import Outcome, Pair
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.cli import app
+from oni_ray.config.sections import CAPTION_PROMPT
 from oni_ray.errors import UserError
 from oni_ray.judging import measuring
 from oni_ray.judging.caption_file import LabelledCaption, read_captions
@@ -305,13 +306,14 @@ def test_the_table_and_the_json_hold_every_report(tmp_path: Path) -> None:
 
 def test_the_command_asks_a_url_and_writes_both_files(tmp_path: Path) -> None:
     server = FakeOpenAIServer()
+    helpful, not_helpful = Prompt.load(CAPTION_PROMPT).words
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         prompts = server.requests[-1][2]["prompt"]
         choices = []
         for index, prompt in enumerate(prompts):
             yes = -0.1 if "kill" in prompt.splitlines()[-1] else -3.0
-            top = {" success": yes, " failure": -3.1 - yes}
+            top = {helpful: yes, not_helpful: -3.1 - yes}
             choices.append({"index": index, "text": "", "logprobs": {"top_logprobs": [top]}})
         usage = {"prompt_tokens": 100 * len(prompts), "completion_tokens": len(prompts)}
         payload = json.dumps({"choices": choices, "usage": usage}).encode()
@@ -345,7 +347,8 @@ def test_the_command_asks_a_url_and_writes_both_files(tmp_path: Path) -> None:
         ({"sources": (ModelSource("serve_configs/smollm2_cpu.yaml", "x"),)}, "--model is for a URL"),
         ({"prompts": ("label_v9",)}, "no prompt 'label_v9'"),
         ({"prompts": ("label_v1",), "goals": ("juggling",)}, "no goal 'juggling'"),
-        ({"html": Path("/nowhere/x.html")}, "there is no folder /nowhere"),
+        ({"html": Path("/proc/nowhere/x.html")}, "cannot be written"),
+        ({}, "No language model answers at http://127.0.0.1:1/v1"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(options: dict[str, Any], message: str, tmp_path: Path) -> None:

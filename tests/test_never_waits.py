@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import ray
 
+from oni_ray.actor_call import Notice
 from oni_ray.rewards.retrieval import RetrievalSnapshot
 from oni_ray.rewards.service import SnapshotPoller
 from oni_ray.rollout.sender import CaptionSender
@@ -29,6 +30,7 @@ class StubbornActor:
         self.mode = "answer"
         self.taken: list[str] = []
         self.counted: Counter[str] = Counter()
+        self.notes: list[int] = []
 
     def behave(self, mode: str) -> None:
         self.mode = mode
@@ -45,6 +47,13 @@ class StubbornActor:
     def status(self) -> str:
         self._act()
         return "well"
+
+    def note(self, total: int) -> None:
+        self.notes.append(total)
+        self._act()
+
+    def noted(self) -> list[int]:
+        return self.notes
 
     def occurrences(self) -> dict[str, int]:
         return dict(self.counted)
@@ -174,3 +183,19 @@ def test_a_probe_shows_the_last_answer_and_its_age(actor: Any) -> None:
     time.sleep(0.5)
     assert probe.age_s >= 0.5
     assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_totals_do_not_pile_up_while_an_actor_is_away_and_the_newest_arrives(actor: Any) -> None:
+    ray.get(actor.behave.remote("hang"))
+    notice = Notice(actor, "note")
+    start = time.monotonic()
+    for total in range(1, 2000):
+        notice.tell(total)
+    assert time.monotonic() - start < AT_ONCE_S
+    assert eventually(lambda: ray.get(actor.noted.remote())) == [1]
+    for mode in ("fail", "answer"):
+        ray.get(actor.behave.remote(mode))
+        other = Notice(actor, "note")
+        assert eventually(lambda total=mode, other=other: other.tell(5000) or 5000 in ray.get(actor.noted.remote()))
+        other.tell(6000)
+        assert eventually(lambda other=other: other.tell(7000) or 7000 in ray.get(actor.noted.remote()))

@@ -15,9 +15,11 @@ import pytest
 from rich.console import Console
 
 from oni_ray.annotation.label_log import LabelRow, label_rows, read_labels
-from oni_ray.annotation.llm_client import LanguageModelUnavailable
+from oni_ray.annotation.llm_client import LanguageModelRefused, LanguageModelUnavailable
+from oni_ray.annotation.llm_openai import OpenAIModel
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
+from oni_ray.config.sections import CAPTION_PROMPT
 from oni_ray.envs.episode import EpisodeStatistics
 from oni_ray.errors import UserError
 from oni_ray.evaluation.player import CaptionUse, EpisodeRequest, PlayedEpisode
@@ -25,6 +27,7 @@ from oni_ray.judging.connecting import ModelSource
 from oni_ray.offline import annotate as module
 from oni_ray.offline.annotate import Annotation, annotate
 from oni_ray.offline.dataset import write_dataset
+from oni_ray.outputs import only_writer
 from tests.fake_language_model import FakeLanguageModel
 
 QUIET = Console(quiet=True)
@@ -56,6 +59,7 @@ def use(monkeypatch: pytest.MonkeyPatch, model: FakeLanguageModel) -> FakeLangua
         yield lambda: model
 
     monkeypatch.setattr(module, "connected", connected)
+    monkeypatch.setattr(OpenAIModel, "check_reachable", lambda self: None)
     return model
 
 
@@ -72,7 +76,7 @@ def test_every_caption_is_labelled_and_the_most_frequent_are_asked_first(
         caption: "helpful" if "kill" in caption else "not_helpful" for caption in CAPTIONS
     }
     assert all(caption in prompt for caption, prompt in zip(CAPTIONS, model.asked, strict=True))
-    question = Prompt.load("label_v1").identity("score")
+    question = Prompt.load(CAPTION_PROMPT).identity("score")
     assert {(r.goal, r.prompt_hash, r.model, r.kind) for r in rows(folder)} == {
         ("score", question.hash, "fake", "sentence")
     }
@@ -155,11 +159,41 @@ def test_a_language_model_that_fails_is_asked_again(folder: Path, monkeypatch: p
     assert annotate(Annotation(folder, URL, annotators=1), QUIET).labelled == 30
 
 
+def test_a_language_model_that_refuses_ends_the_command_and_keeps_what_was_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FaultyLanguageModel(FakeLanguageModel):
+        async def label_logprobs(self, prompts, choices):
+            if self.calls == 2:
+                raise LanguageModelRefused("the key has expired")
+            return await super().label_logprobs(prompts, choices)
+
+    monkeypatch.setattr(module, "REFUSED_S", 1.0)
+    use(monkeypatch, FaultyLanguageModel())
+    with pytest.raises(UserError, match=r"answers no more .*the key has expired.*call again"):
+        annotate(Annotation(folder, URL, annotators=1, batch_size=5), QUIET)
+    assert {row.text for row in rows(folder)} == set(CAPTIONS[:10])
+    use(monkeypatch, FakeLanguageModel())
+    assert annotate(Annotation(folder, URL), QUIET).labelled == 30
+
+
+def test_what_is_missing_is_found_before_the_folder_is_touched(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"No language model answers at http://127\.0\.0\.1:9/v1"):
+        annotate(Annotation(folder, URL), QUIET)
+    assert not (folder / "labels").exists()
+
+
+def test_a_folder_that_is_being_written_is_refused(folder: Path, model: FakeLanguageModel) -> None:
+    with only_writer(folder), pytest.raises(UserError, match="Another oni-ray command"):
+        annotate(Annotation(folder, URL), QUIET)
+    assert model.calls == 0
+
+
 def test_an_online_run_starts_with_offline_labels_and_the_other_way_round(
     folder: Path, model: FakeLanguageModel, tmp_path: Path
 ) -> None:
     annotate(Annotation(folder, URL), QUIET)
-    question = Prompt.load("label_v1").identity("score")
+    question = Prompt.load(CAPTION_PROMPT).identity("score")
 
     async def online() -> tuple[list[str], np.ndarray]:
         store = AnnotationStore(str(tmp_path / "run"), "score", question, "fake", reuse=str(folder))
@@ -181,7 +215,7 @@ def test_an_online_run_starts_with_offline_labels_and_the_other_way_round(
     assert counts.labelled == 6 and counts.labels_reused == 31 and len(model.asked) == asked + 1
 
 
-def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, model: FakeLanguageModel) -> None:
     with pytest.raises(UserError, match="asks about captions, and the command about pairs"):
         annotate(Annotation(folder, URL, pairs=3, prompt="label_v1"), QUIET)
     with pytest.raises(UserError, match="asks about pairs, and the command about captions"):

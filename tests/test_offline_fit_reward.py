@@ -98,6 +98,16 @@ def test_labels_of_several_questions_are_not_mixed(tmp_path: Path) -> None:
         load_preferences(tmp_path / "nothing", None, None, None)
 
 
+def test_labels_of_the_other_kind_are_named(tmp_path: Path) -> None:
+    LabelLog(tmp_path).append([], [label("c", "helpful")])
+    with pytest.raises(UserError, match=r"holds no labels of pairs; .* its 1 labels .* --kind classification"):
+        load_preferences(tmp_path, None, None, None)
+    with pytest.raises(
+        UserError, match=r"holds no labels of captions; make some with `oni-ray annotate [^`]*nothing`\.$"
+    ):
+        load_caption_labels(tmp_path / "nothing", ["c"], None, None, None)
+
+
 def test_captions_are_joined_from_sentences_and_a_person_has_the_last_word(tmp_path: Path) -> None:
     kind = {"kind": "sentence"}
     rows = [label("Good.", "helpful", **kind), label("Bad.", "not_helpful", **kind), label("Odd.", "invalid", **kind)]

@@ -145,8 +145,29 @@ def test_the_table_keeps_the_newest_pairs_and_counts_all() -> None:
     assert [table.get(f"a{i}", f"b{i}") for i in range(5)] == [None, None, 1.0, 1.0, 1.0]
     table.put("a4", "b4", 0.0)  # corrected
     assert table.get("a4", "b4") == 0.0
-    assert table.get("b4", "a4") is None
+    assert table.get("b4", "a4") == 1.0
     assert (len(table), table.taken) == (3, 5)
+
+
+def test_a_pair_answered_again_in_the_other_order_replaces_the_answer() -> None:
+    """As a person's correction does; kept beside it, the model's answer would go on being trained on."""
+    table = PreferenceTable(limit=3, held_out_fraction=0.0)
+    table.put("a", "b", 1.0)
+    table.put("c", "d", 1.0)
+    table.put("b", "a", 1.0)
+    assert (len(table), table.taken) == (2, 2)
+    assert (table.get("a", "b"), table.get("b", "a")) == (0.0, 1.0)
+    rows, preferences = table.training()
+    assert (rows.tolist(), preferences.tolist()) == ([[2, 3], [1, 0]], [1.0, 1.0])
+
+
+def test_of_all_pairs_of_a_store_only_the_newest_are_taken_and_known_ones_are_no_news() -> None:
+    model = RankingReward(settings(max_pairs=20), seed=1)
+    pairs = noisy_pairs([f"caption {i}" for i in range(400)], 50, flips=0.0, seed=2)
+    assert model.add_labels(pairs) == 50
+    assert model.labels == 50
+    assert model.add_labels(pairs) == 0
+    assert model.labels == 50
 
 
 def test_captions_without_a_pair_are_cleared_away() -> None:

@@ -11,6 +11,7 @@ import torch
 from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards import REWARDS
+from oni_ray.rewards.schedule import IDLE_PASSES
 from oni_ray.rewards.service import RewardService
 from tests.planted_labels import delta_of, labels_of, planted
 
@@ -149,7 +150,7 @@ def test_a_damaged_state_is_set_aside_and_learned_anew(tmp_path) -> None:
     assert path.stat().st_size > 1000
 
 
-@pytest.mark.parametrize("part", ["model", "snapshot", "labels"])
+@pytest.mark.parametrize("part", ["model", "snapshot", "schedule"])
 def test_a_state_of_another_version_of_the_program_is_set_aside(part: str, tmp_path) -> None:
     """The actor must come up, or nothing is rewarded for the rest of the run."""
     path = tmp_path / "state.pt"
@@ -160,8 +161,6 @@ def test_a_state_of_another_version_of_the_program_is_set_aside(part: str, tmp_p
         await service.step()
         state = torch.load(path, weights_only=False)
         state[part] = {"of": "old"}
-        if part == "labels":
-            del state[part]
         torch.save(state, path)
         restarted = RewardService(settings(type="ranking"), 1, store, str(path))
         assert await restarted.snapshot_if_newer(0) is None
@@ -174,19 +173,23 @@ def test_a_state_of_another_version_of_the_program_is_set_aside(part: str, tmp_p
 @pytest.mark.parametrize("reward", ["classification", "ranking"])
 def test_after_the_warm_up_each_policy_update_earns_a_gradient_step(reward: str, tmp_path) -> None:
     store = FixedStore(reward, *planted())
-    options = settings(type=reward, steps_per_label_batch=4, warmup_labels=len(store.everything))
+    options = settings(type=reward, steps_per_label_batch=4, warmup_labels=60)
 
     async def check() -> None:
         service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
         await service.note_policy_updates(100)
+        store.available = 50
         await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 4  # half the labels: a label batch
+        assert (await service.status()).metrics["gradient_steps"] == 4  # a label batch
         store.available = len(store.everything)
         await service.note_policy_updates(107)
         await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 11
+        assert (await service.status()).metrics["gradient_steps"] == 4 + 4 + 7  # one that ends the warm-up, and updates
         await service.step()
-        assert (await service.status()).metrics["gradient_steps"] == 11
+        assert (await service.status()).metrics["gradient_steps"] == 15
+        await service.note_policy_updates(110)
+        await service.step()
+        assert (await service.status()).metrics["gradient_steps"] == 18
 
     asyncio.run(check())
 
@@ -200,10 +203,12 @@ def test_pairs_beyond_the_bound_still_end_the_warm_up(tmp_path) -> None:
     async def check() -> None:
         service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
         await service.note_policy_updates(10)
-        await service.note_policy_updates(13)
         await service.step()
         assert (await service.status()).labels == len(store.everything) > 200
-        assert (await service.status()).metrics["gradient_steps"] == 3
+        before = (await service.status()).metrics["gradient_steps"]
+        await service.note_policy_updates(13)
+        await service.step()
+        assert (await service.status()).metrics["gradient_steps"] == before + 3
 
     asyncio.run(check())
 
@@ -244,5 +249,98 @@ def test_a_store_that_cannot_take_scores_does_not_stop_learning(tmp_path, monkey
             await asyncio.wait_for(service.step(), 30)
             assert (await service.status()).version == version
             store.available = len(store.everything)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("reward", ["classification", "ranking"])
+def test_a_world_with_five_captions_is_learned_though_no_more_labels_arrive(reward: str, tmp_path) -> None:
+    """With the default learning rate: 32 steps for the one batch of labels are by far not enough."""
+    captions = ["You fall into a pit.", "The door opens.", "It's a wall.", "You see here a key.", "You die..."]
+    labels = np.array([0, 1, 0, 1, 0], dtype=np.float32)
+    options = RewardSection(type=reward, publish_interval_s=0.0, held_out_fraction=0.0, normalised_threshold=0.0)
+    store = FixedStore(reward, captions, labels)
+    store.available = len(store.everything)
+
+    async def check() -> None:
+        service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
+        await service.note_policy_updates(0)
+        for updates in range(1, 20):
+            await service.note_policy_updates(30 * updates)
+            await service.step()
+        snapshot = await service.snapshot_if_newer(0)
+        assert snapshot is not None
+        assert ((snapshot.rewards(captions) > 0) == (labels == 1)).all()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("reward", LEARNED)
+def test_nothing_is_published_while_nothing_changes(reward: str, tmp_path) -> None:
+    """A table does not change with policy updates, nor a network that has seen its few labels often enough."""
+    store = FixedStore(reward, *planted())
+    store.available = 4
+    options = settings(type=reward, batch_size=2, steps_per_label_batch=1)
+
+    async def check() -> None:
+        service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
+        service._schedule._idle_steps = IDLE_PASSES * 2 - 3
+        await service.step()
+        service._schedule._idle_steps = IDLE_PASSES * 2 - 3
+        for updates in range(1, 10):
+            await service.note_policy_updates(updates)
+            await service.step()
+        version = (await service.status()).version
+        assert version == (1 if reward == "retrieval" else 4)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("reward", ["classification", "ranking"])
+def test_a_network_that_was_never_trained_rewards_nobody(reward: str, tmp_path) -> None:
+    """Where every label so far is held out; phi would be noise, and with no moments a large one."""
+    store = FixedStore(reward, *planted())
+    options = settings(type=reward, held_out_fraction=0.999999)
+
+    async def check() -> None:
+        service = RewardService(options, 1, store, str(tmp_path / "state.pt"))
+        await service.step()
+        assert (await service.status()).labels > 10
+        assert await service.snapshot_if_newer(0) is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("reward", LEARNED)
+def test_a_label_corrected_between_two_lives_is_news(reward: str, tmp_path) -> None:
+    """There are as many labels as before; nothing else would bring the correction into the reward."""
+    captions, labels = planted()
+    state = str(tmp_path / "state.pt")
+    options = settings(type=reward, steps_per_label_batch=2)
+
+    async def check() -> None:
+        before = RewardService(options, 1, FixedStore(reward, captions[:20], labels[:20]), state)
+        await before.step()
+        assert (await before.status()).version == 1
+        labels[3] = 1 - labels[3]
+        store = FixedStore(reward, captions[:20], labels[:20])
+        after = RewardService(options, 1, store, state)
+        await after.step()
+        assert (await after.status()).version == 2
+
+    asyncio.run(check())
+
+
+def test_versions_go_on_above_those_of_a_life_whose_state_is_lost(tmp_path) -> None:
+    """Else the learner would keep its old reward until as many versions were published again."""
+    store = FixedStore("retrieval", *planted())
+
+    async def check() -> None:
+        service = RewardService(settings(type="retrieval"), 1, store, str(tmp_path / "state.pt"))
+        assert await service.snapshot_if_newer(57) is None
+        await service.step()
+        snapshot = await service.snapshot_if_newer(57)
+        assert snapshot is not None
+        assert snapshot.version == 58
 
     asyncio.run(check())

@@ -60,7 +60,7 @@ def test_what_the_oracle_prefers_is_rewarded_and_survives_a_restart_of_both(
         store, service = open_both(tmp_path, reward)
         await store.submit(CAPTIONS)
         for _ in range(6):
-            await answer(store, leases=2)
+            await answer(store, leases=1)
             await service.step()
         assert not (await service.status()).last_error
         snapshot = await service.snapshot_if_newer(0)

@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_network_is_refused_with_a_sentence(ray_cluster:
         algorithm.stop()
     other = build("algorithm.name=appo", "policy.hidden_size=16")
     try:
-        with pytest.raises(UserError, match="cannot be read"):
+        with pytest.raises(UserError, match=r"does not fit \(size mismatch for network"):
             restore_algorithm(other, path)
     finally:
         other.stop()

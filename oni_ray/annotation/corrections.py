@@ -60,7 +60,7 @@ class CorrectionsFile:
     def _read_line(self, number: int, line: bytes) -> tuple[Hashable, Answer | None]:
         try:
             return self._parse(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter from thousands of brackets
             self._complain(f"{self._path}, line {number} is left out: {error}")
             return None, None
 

@@ -7,14 +7,17 @@ twice, which readers drop.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +49,8 @@ LABEL_SCHEMA = pa.schema(
 # Parts written before these columns existed are read with nulls in them.
 _ADDED_LATER = ("other", "order_dependent", "reused")
 CAPTION_SCHEMA = pa.schema([("caption", pa.string()), ("first_met", _TIME)])
+
+T = TypeVar("T")
 
 _PART = re.compile(r"part-(\d+)-\w+\.parquet")
 # More small parts than this are merged into one; a part of _LARGE_BYTES or more is left alone from then on.
@@ -183,12 +188,14 @@ class PartFolder:
             os.close(directory)
 
 
+_FOLDERS = {"labels": LABEL_SCHEMA, "captions": CAPTION_SCHEMA}
+
+
 class LabelLog:
     """The labels and captions of one run folder."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.labels = PartFolder(Path(folder) / "labels", LABEL_SCHEMA)
-        self.captions = PartFolder(Path(folder) / "captions", CAPTION_SCHEMA)
+        self.labels, self.captions = (PartFolder(Path(folder) / name, schema) for name, schema in _FOLDERS.items())
         self.labels.prepare()
         self.captions.prepare()
 
@@ -202,6 +209,37 @@ class LabelLog:
     def read(self) -> tuple[list[CaptionRow], list[LabelRow]]:
         captions = [CaptionRow(**row) for row in self.captions.read().to_pylist()]
         return captions, label_rows(self.labels.read())
+
+
+def has_rows(folder: Path) -> bool:
+    """Whether a run folder holds any label or caption."""
+    return any(PartFolder(folder / name, schema).parts() for name, schema in _FOLDERS.items())
+
+
+def copy_log(source: Path, target: Path) -> None:
+    """Gives the folder `target` the labels, captions and corrections of a run folder, also while it runs.
+
+    Parts are linked where the file system can, since they never change; what a person edits is copied. A part listed a
+    moment ago may have been merged into another, which holds its rows: then that one is taken.
+    """
+    for name, schema in _FOLDERS.items():
+        (target / name).mkdir(parents=True, exist_ok=True)
+        _retry_while_parts_move(functools.partial(_link_parts, PartFolder(source / name, schema), target / name))
+    for corrections in (source / "labels").glob("*.jsonl"):
+        shutil.copyfile(corrections, target / "labels" / corrections.name)
+
+
+def _link_parts(folder: PartFolder, target: Path) -> None:
+    for part in folder.parts():
+        place = target / part.name
+        if place.exists():
+            continue
+        try:
+            os.link(part, place)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(part, place)
 
 
 def label_rows(table: pa.Table) -> list[LabelRow]:
@@ -226,11 +264,11 @@ def read_labels(folder: str | Path) -> pa.Table:
     labels = root / "labels" if (root / "labels").is_dir() else root
     parts = PartFolder(labels, LABEL_SCHEMA)
     if labels == root and not parts.parts():
-        raise UserError(f"{root} holds no labels: give a run folder, or a folder with part-*.parquet files in it")
+        raise UserError(f"{root} holds no labels; give a run folder, or an annotated data set.")
     return _retry_while_parts_move(lambda: parts.read(set_aside=False))
 
 
-def _retry_while_parts_move(read: Callable[[], pa.Table], attempts: int = 5) -> pa.Table:
+def _retry_while_parts_move(read: Callable[[], T], attempts: int = 5) -> T:
     """A part listed a moment ago may have been merged into another: then list again."""
     for _ in range(attempts - 1):
         try:

@@ -69,6 +69,17 @@ class OpenAIModel:
     def __repr__(self) -> str:
         return f"OpenAIModel({self._base_url!r}, {self.name!r}, api_key_env={self._api_key_env!r})"
 
+    def check_reachable(self, timeout_s: float = 10.0) -> None:
+        """Raises `UserError` where nothing answers at the URL; whatever answers is good enough."""
+        import httpx
+
+        try:
+            httpx.get(self._base_url, timeout=timeout_s)
+        except httpx.HTTPError as error:
+            raise UserError(
+                f"No language model answers at {self._base_url} ({error}); start it, or correct the URL."
+            ) from None
+
     async def label_logprobs(self, prompts: Sequence[str], choices: Sequence[str]) -> list[list[float]]:
         """See `LanguageModel`. A choice among none of the returned tokens gets the lowest log-probability returned.
 

@@ -20,7 +20,6 @@ from oni_ray.annotation.messages import Answer, Outcome, Pair, Question
 from oni_ray.annotation.prompts import Prompt, Verdict
 from oni_ray.annotation.sentences import split_sentences
 
-
 _REMEMBERED = 50_000  # sentences whose probability is kept, where pairs are judged by their sentences
 
 

@@ -6,27 +6,25 @@ All restart for ever and retry their calls; each continues from what it has on d
 from __future__ import annotations
 
 import functools
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import ray
 
 from oni_ray.annotation.annotator import Annotator
 from oni_ray.annotation.llm_client import ServeHandleModel
 from oni_ray.annotation.llm_openai import OpenAIModel
+from oni_ray.annotation.messages import PromptId
 from oni_ray.annotation.prompts import Prompt
 from oni_ray.annotation.store import AnnotationStore
 from oni_ray.checkpoint import REWARD_MODEL
 from oni_ray.cluster.plan import Bundle
 from oni_ray.config import Config, LLMSection
-from oni_ray.errors import UserError
 from oni_ray.rewards import asks
 from oni_ray.rewards.service import RewardService
-from oni_ray.serving.app import PREPARED, resolve_prepared
-from oni_ray.serving.deploy import NOT_DEPLOYED, ServeConfig, deploy, status
+from oni_ray.serving.app import prepare_models
+from oni_ray.serving.deploy import NOT_DEPLOYED, ServeConfig, deploy, free_port, status
 
 
 @dataclass(frozen=True)
@@ -61,38 +59,13 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
     """Starts store, annotators and reward model, and hands the language model to Serve without waiting for it."""
     if asks(config.reward.type) is None:
         return Advisers()
-    prompt = Prompt.load(config.annotation.prompt, config.annotation.goal_file)
     settings = config.annotation
+    prompt = Prompt.load(settings.prompt, settings.goal_file)
     question = prompt.identity(settings.goal)
-    deployed = None
-    if serve is not None:
-        if status(serve.app).state == NOT_DEPLOYED:
-            deployed = serve.app
-        deploy(serve.path, http_port=None if _is_free(serve.host, serve.port) else _free_port(serve.host))
-        model = serve.model_id
-    else:
-        assert config.llm.model is not None
-        model = config.llm.model
-    store_settings: dict[str, Any] = {
-        "folder": str(folder),
-        "goal": settings.goal,
-        "prompt": question,
-        "model": model,
-        "asks": asks(config.reward.type),
-        "split_sentences": settings.split_sentences,
-        "pool": settings.pool,
-        "queue_limit": settings.queue_limit,
-        "choose": settings.choose,
-        "budget": settings.budget,
-        "budget_per_env_step": settings.budget_per_env_step,
-        "lease_timeout_s": settings.lease_timeout_s,
-        "reuse": settings.reuse,
-        "seed": config.run.seed,
-    }
-    if settings.reuse is not None:
-        AnnotationStore(**store_settings)  # labels that do not fit are an error here, not in an actor
-    store = _start(AnnotationStore, concurrency=1000, **store_settings)
-    ray.get(store.counts.remote())
+    model = serve.model_id if serve is not None else config.llm.model
+    assert model is not None, "the configuration asks for a model where there is no Serve config"
+    store = _start_store(config, folder, question, model)
+    deployed = _deploy(serve) if serve is not None else None
     reward_model = _start(
         RewardService,
         concurrency=100,
@@ -124,6 +97,39 @@ def start_advisers(config: Config, folder: Path, serve: ServeConfig | None) -> A
     return Advisers(store, reward_model, annotators, deployed, tasks)
 
 
+def _start_store(config: Config, folder: Path, question: PromptId, model: str) -> Any:
+    """The store, once it has read its log. Raises UserError for labels to reuse that do not fit."""
+    settings = config.annotation
+    arguments: dict[str, Any] = {
+        "folder": str(folder),
+        "goal": settings.goal,
+        "prompt": question,
+        "model": model,
+        "asks": asks(config.reward.type),
+        "split_sentences": settings.split_sentences,
+        "pool": settings.pool,
+        "queue_limit": settings.queue_limit,
+        "choose": settings.choose,
+        "budget": settings.budget,
+        "budget_per_env_step": settings.budget_per_env_step,
+        "lease_timeout_s": settings.lease_timeout_s,
+        "reuse": settings.reuse,
+        "seed": config.run.seed,
+    }
+    if settings.reuse is not None:
+        AnnotationStore(**arguments)  # labels that do not fit are an error here, not in an actor
+    store = _start(AnnotationStore, concurrency=1000, **arguments)
+    ray.get(store.counts.remote())
+    return store
+
+
+def _deploy(serve: ServeConfig) -> str | None:
+    """Hands the language model to Serve; returns the application's name if it was not there before."""
+    found = status(serve.app).state != NOT_DEPLOYED
+    deploy(serve.path, http_port=free_port(serve.host, serve.port))
+    return None if found else serve.app
+
+
 def stop_advisers(advisers: Advisers) -> None:
     """Takes the language model down again if this run brought it; the actors end with the driver."""
     if advisers.deployed is not None:
@@ -146,19 +152,11 @@ def check_llm(config: Config, serve: ServeConfig | None) -> None:
     A URL must answer now; once training runs it may go and come back. A prepared model must be in the cache folder.
     """
     if serve is not None:
-        for llm in serve.llm_configs:
-            source = str(llm["model_loading_config"].get("model_source", ""))
-            if source.startswith(PREPARED):
-                resolve_prepared(source)
+        prepare_models(serve.llm_configs)
         return
     model = connect_llm(config.llm, None)
-    assert isinstance(model, OpenAIModel) and config.llm.base_url is not None
-    try:
-        httpx.get(config.llm.base_url, timeout=10.0)
-    except httpx.HTTPError as error:
-        raise UserError(
-            f"No language model answers at llm.base_url={config.llm.base_url} ({error}); start it, or correct the URL."
-        ) from None
+    assert isinstance(model, OpenAIModel)
+    model.check_reachable()
 
 
 def connect_llm(settings: LLMSection, serve: ServeConfig | None) -> ServeHandleModel | OpenAIModel:
@@ -167,19 +165,3 @@ def connect_llm(settings: LLMSection, serve: ServeConfig | None) -> ServeHandleM
         return ServeHandleModel(serve.app, serve.deployment, serve.model_id, settings.timeout_s)
     assert settings.base_url is not None and settings.model is not None
     return OpenAIModel(settings.base_url, settings.model, settings.api_key_env, settings.timeout_s)
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

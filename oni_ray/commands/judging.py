@@ -38,7 +38,7 @@ def judge(
     pairs: Annotated[int, typer.Option(min=0, help="Pairs of a helpful and a not helpful caption, for each goal.")] = (
         100
     ),
-    no_split: Annotated[bool, typer.Option("--no-split", help="Judge captions whole, not by sentence.")] = False,
+    split_sentences: Annotated[bool, typer.Option(help="Judge captions sentence by sentence.")] = True,
     timeout_s: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for the answers to 32 questions.")] = 120.0,
     json: Annotated[
         Path | None, typer.Option(help="JSON file for all figures and answers.", show_default=False)
@@ -69,7 +69,7 @@ def judge(
         goals=tuple(goal or ()),
         goal_file=str(goal_file) if goal_file is not None else None,
         pairs=pairs,
-        split_sentences=not no_split,
+        split_sentences=split_sentences,
         timeout_s=timeout_s,
         json=json,
         html=html,

@@ -34,7 +34,9 @@ class StopSection(Section):
 class EnvSection(Section):
     """The game and its task."""
 
-    task: str = Field("score", description="Task: a name of docs/tasks.md, any MiniHack id, or your own `module:Class`.")
+    task: str = Field(
+        "score", description="Task: a name of docs/tasks.md, any MiniHack id, or your own `module:Class`."
+    )
     max_episode_steps: int = Field(5000, gt=0, description="Env steps after which an episode is cut (truncated).")
     caption: str = Field("message", description="Caption function: a registered name, or `module:function`.")
     caption_status: tuple[Literal["depth", "hp", "gold", "hunger"], ...] = Field(

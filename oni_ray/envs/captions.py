@@ -32,6 +32,7 @@ HUNGER = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "st
 """NetHack's hunger states by number."""
 
 # Places in blstats, as nle.nethack names them (NLE_BL_HP ...); repeated so that a name is checked without loading NLE.
+_STATUS_NUMBERS = 27
 _HP, _MAX_HP, _DEPTH, _GOLD, _HUNGER = 10, 11, 12, 13, 21
 
 STATUS_FIELDS: dict[str, Callable[[Sequence[int]], str]] = {
@@ -91,7 +92,7 @@ def caption_function(name: str = "message", status_fields: Sequence[str] = ()) -
     sentence keeps them with its last sentence; a text that leaves no room for them is cut.
 
     Raises:
-        UserError: there is no such function or field; the nearest name is given.
+        UserError: there is no such function or field (the nearest name is given), or the function fails.
     """
     for field in status_fields:
         if field not in STATUS_FIELDS:
@@ -99,6 +100,7 @@ def caption_function(name: str = "message", status_fields: Sequence[str] = ()) -
     function: CaptionFunction
     if ":" in name:
         function = load_extension(name, "env.caption")
+        _try_out(function, name)
     elif name in CAPTIONS:
         function = CAPTIONS[name]
     else:
@@ -106,6 +108,16 @@ def caption_function(name: str = "message", status_fields: Sequence[str] = ()) -
             f"There is no caption function {name!r}; {nearest_name(name, CAPTIONS)} Your own is `module:function`."
         )
     return _with_status(function, [STATUS_FIELDS[field] for field in status_fields]) if status_fields else function
+
+
+def _try_out(function: CaptionFunction, name: str) -> None:
+    """Calls a function of the user's own once: in a game, its faults would only look like games that break off."""
+    try:
+        found = function(["Hello Agent, welcome to NetHack!"], [1] * _STATUS_NUMBERS)
+    except Exception as error:
+        raise UserError(f"env.caption={name} raises {type(error).__name__}: {error}; correct the function.") from None
+    if not isinstance(found, str):
+        raise UserError(f"env.caption={name} returns {type(found).__name__} instead of a text; correct the function.")
 
 
 def _with_status(function: CaptionFunction, fields: Sequence[Callable[[Sequence[int]], str]]) -> CaptionFunction:

@@ -26,6 +26,7 @@ from oni_ray.evaluation.curves import (
 from oni_ray.evaluation.grouping import Group, group_runs
 from oni_ray.evaluation.report import interval_text, write_json
 from oni_ray.evaluation.statistics import CONFIDENCE, Interval, bootstrap_interval, mean
+from oni_ray.outputs import check_outputs, check_picture
 
 _AXIS_NAMES = {"env_steps": "env steps", "seconds": "seconds of training", MINUTES: "minutes of training"}
 
@@ -57,6 +58,8 @@ def compare(
     console: Console,
 ) -> Comparison:
     """Prints the table and writes the plot, and JSON if asked. Raises UserError for a wrong folder, axis or figure."""
+    check_picture(plot)
+    check_outputs(json)
     comparison = compare_runs(runs, axes, figures, window)
     print_comparison(comparison, console)
     plot_comparison(comparison, plot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,11 @@ def figure_values(progress: Progress, figure: str, window: int) -> np.ndarray:
     if figure == SUCCESS_RATE:
         return success_rate(progress, window)
     if figure not in progress:
-        raise UserError(f"There is no figure {figure!r}; it is {SUCCESS_RATE} or one of: {', '.join(progress)}.")
+        nearest = difflib.get_close_matches(figure, [*progress, SUCCESS_RATE], n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"There is no figure {figure!r}; did you mean {nearest!r}? It is {SUCCESS_RATE}, or a column of {CSV} "
+            "(docs/metrics.md lists them)."
+        )
     return progress[figure]
 
 

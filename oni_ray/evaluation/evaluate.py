@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from oni_ray.cluster.session import RaySession
-from oni_ray.errors import UserError
+from oni_ray.errors import Interrupted, UserError
 from oni_ray.evaluation.parallel import play_episodes
 from oni_ray.evaluation.player import EpisodeRequest, PlayedEpisode
 from oni_ray.evaluation.policies import Policy, load_policy
 from oni_ray.evaluation.progress_bar import ProgressBar
 from oni_ray.evaluation.report import Evaluation, plot_figures, print_table, summarise, to_json, write_json
-from oni_ray.train import stop_request
+from oni_ray.interrupt import stop_request
+from oni_ray.outputs import check_outputs, check_picture
 
 FOLDER = "evaluations"
 
@@ -40,17 +41,20 @@ def evaluate(request: EvaluationRequest, console: Console) -> dict[str, Any]:
     """Plays, prints the table, writes JSON and plot; returns what the JSON holds.
 
     Raises:
-        UserError: the policy cannot be loaded, or the user interrupted before an episode had ended.
+        UserError: the policy cannot be loaded, or the results not written.
+        Interrupted: before an episode had ended.
     """
+    check_picture(request.plot)  # before the policy is loaded, which takes long
     policy = load_policy(request.source, request.overrides)
+    json_path, plot_path = _outputs(request, policy)
+    check_outputs(json_path, plot_path, advice="give others by --json and --plot")
     with RaySession(policy.config.resources), stop_request() as stop:
         evaluation = run_evaluation(policy, request.seeds, request.runners, request.greedy, stop, console)
     if not evaluation.episodes:
-        raise UserError("No episode had ended when you interrupted, so there is nothing to report.")
+        raise Interrupted("No episode had ended when you interrupted, so there is nothing to report.")
     summary = summarise(evaluation)
     print_table(evaluation, summary, console)
     content = to_json(evaluation, summary)
-    json_path, plot_path = _outputs(request, policy)
     if json_path is not None:
         write_json(content, json_path)
     if plot_path is not None:
@@ -105,7 +109,7 @@ def parse_seeds(seeds: str | None, episodes: int | None) -> range:
 
 
 def _outputs(request: EvaluationRequest, policy: Policy) -> tuple[Path | None, Path | None]:
-    """Where JSON and plot go: as asked, else into the run folder, nowhere for random actions."""
+    """Where JSON and plot go: as asked, else into the run folder, nowhere where there is none."""
     if policy.run is None or policy.checkpoint is None:
         return request.json, request.plot
     stem = policy.run / FOLDER / f"{policy.checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -20,6 +20,9 @@ from oni_ray.evaluation.policies import Policy
 SLICE_S = 0.5
 """Seconds that an actor plays before it hands in what has ended."""
 
+CLOSE_S = 5.0
+"""Seconds that the actors have to close their games."""
+
 MAX_DEATHS = 3
 """Deaths of actors in a row, without an episode between them, after which playing is given up."""
 
@@ -91,7 +94,9 @@ class _Pool:
                 self._send(runner, list(itertools.islice(requests, 2 * COLUMNS - len(self._held[runner]))))
 
     def close(self) -> None:
-        """Ends the actors, which have nothing to save."""
+        """Lets the actors remove their games' folders, and ends them; they have nothing to save."""
+        closing = [actor.close.remote() for actor in self._actors]
+        ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
         for actor in self._actors:
             ray.kill(actor)
 

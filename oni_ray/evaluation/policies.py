@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from oni_ray.checkpoint import MANIFEST, Checkpoints, load_weights
+from oni_ray.checkpoint import MANIFEST, Checkpoints, load_weights, mismatch
 from oni_ray.config import Config, load_config
 from oni_ray.errors import UserError
 from oni_ray.policy.network import ActorCritic
@@ -31,7 +31,7 @@ class Policy:
     Attributes:
         config: the run's configuration, with the changes asked for; the task comes from it.
         network: the network with the checkpoint's weights; None plays random actions.
-        run: the run folder, None for random actions.
+        run: the run folder, None for random actions and for a checkpoint that was copied alone.
         checkpoint: the checkpoint folder, None for random actions.
     """
 
@@ -42,8 +42,10 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """`random`, or run and checkpoint."""
-        return RANDOM if self.run is None or self.checkpoint is None else f"{self.run.name}/{self.checkpoint.name}"
+        """`random`, or run and checkpoint, or a checkpoint alone."""
+        if self.checkpoint is None:
+            return RANDOM
+        return self.checkpoint.name if self.run is None else f"{self.run.name}/{self.checkpoint.name}"
 
 
 def open_games(config: Config, columns: int) -> Games:
@@ -67,7 +69,13 @@ def load_policy(source: str, overrides: Sequence[str] = ()) -> Policy:
         open_games(config, 1).close()  # a task that cannot be played is found here, not in an actor
         return Policy(config)
     run, checkpoint = find_checkpoint(Path(source).absolute())
-    config, _ = open_run_folder(str(run), list(overrides))
+    home = checkpoint if (checkpoint / CONFIG).is_file() else run  # what it was trained with, where it tells
+    if home is None:
+        raise UserError(
+            f"The checkpoint {checkpoint} has no {CONFIG} and lies in no run folder, so its network is unknown; "
+            f"put the run's {CONFIG} there."
+        )
+    config, _ = open_run_folder(str(home), list(overrides))
     return Policy(config, load_network(config, checkpoint), run, checkpoint)
 
 
@@ -98,14 +106,20 @@ def load_network(config: Config, checkpoint: Path) -> ActorCritic:
         module.set_state(weights)
     except (RuntimeError, KeyError, ValueError) as error:
         raise UserError(
-            f"The weights of {checkpoint} do not fit a policy for task {config.env.task!r} ({_mismatch(error)}); "
+            f"The weights of {checkpoint} do not fit a policy for task {config.env.task!r} ({mismatch(error)}); "
             "give the task and policy settings that the run was trained with."
         ) from None
     return module.network.eval()
 
 
-def find_checkpoint(path: Path) -> tuple[Path, Path]:
-    """Run folder and checkpoint folder of either. Raises UserError when there is none."""
+def find_checkpoint(path: Path) -> tuple[Path | None, Path]:
+    """Run folder and checkpoint folder of either; no run folder of a checkpoint that was copied alone.
+
+    Raises UserError when there is no checkpoint.
+    """
+    if (path / MANIFEST).is_file():
+        run = path.parent.parent
+        return run if (run / CONFIG).is_file() else None, path
     if (path / CONFIG).is_file():
         latest = Checkpoints(path, keep=1).latest()
         if latest is None:
@@ -113,21 +127,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
                 f"The run {path} has no checkpoint yet; one is written every checkpoint.interval_s and at the end."
             )
         return path, latest
-    if (path / MANIFEST).is_file():
-        run = path.parent.parent
-        if not (run / CONFIG).is_file():
-            raise UserError(
-                f"The checkpoint {path} lies in no run folder (there is no {run / CONFIG}), so its network is unknown; "
-                "put the run's config.yaml there."
-            )
-        return run, path
     raise UserError(
         f"{path} is neither a run folder (with {CONFIG}) nor a checkpoint (with {MANIFEST}); "
         "give one of them, or `random`."
     )
-
-
-def _mismatch(error: Exception) -> str:
-    """The first line of torch's error that names a parameter; the first of all only names the class."""
-    lines = [line.strip(" \t.") for line in str(error).splitlines() if line.strip()]
-    return lines[1] if len(lines) > 1 else (lines or [type(error).__name__])[0]

@@ -41,7 +41,8 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def update(self, done: int, note: str = "") -> None:
         """Shows that `done` of the total are done, with a remark beside it."""

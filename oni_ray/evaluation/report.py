@@ -104,6 +104,12 @@ def print_table(evaluation: Evaluation, summary: dict[str, dict[str, Interval]],
     console.print(table)
     ends = Counter(episode.end for episode in evaluation.episodes)
     console.print("ends: " + ", ".join(f"{count:,} {end}" for end, count in ends.most_common()), highlight=False)
+    if ends["aborted"]:
+        console.print(
+            "Games that break off are aborted; where that is a fault of the task, the logs of Ray's workers name it "
+            "(/tmp/ray/session_latest/logs).",
+            highlight=False,
+        )
     if not evaluation.complete:
         console.print(
             f"Interrupted after {len(evaluation.episodes):,} of {evaluation.asked:,} episodes; "

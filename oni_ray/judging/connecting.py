@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,20 +24,24 @@ class ModelSource:
 
     @property
     def is_url(self) -> bool:
-        return self.llm.startswith(("http://", "https://"))
+        return "://" in self.llm
 
-    def check(self) -> None:
-        """Raises UserError for what cannot work, before anything starts."""
+    def check(self, option: str = "--model") -> None:
+        """Raises UserError for what cannot work, before anything starts; prepares a model that has to be.
+
+        option: what gives `model` on the command line.
+        """
         if self.is_url:
             if not self.model:
-                raise UserError(f"{self.llm} needs --model (or --compare-model): the model's name at that URL")
-            OpenAIModel(self.llm, self.model, self.api_key_env)
+                raise UserError(f"{self.llm} needs {option}: the model's name at that URL.")
+            OpenAIModel(self.llm, self.model, self.api_key_env).check_reachable()
             return
+        from oni_ray.serving.app import prepare_models
         from oni_ray.serving.deploy import load_serve_config
 
         if self.model:
-            raise UserError(f"--model is for a URL; {self.llm} is a Serve config, which names its model itself")
-        load_serve_config(Path(self.llm))
+            raise UserError(f"{option} is for a URL; {self.llm} is a Serve config, which names its model itself.")
+        prepare_models(load_serve_config(Path(self.llm)).llm_configs)
 
 
 @contextmanager
@@ -57,12 +60,12 @@ def connected(
         return
     from oni_ray.cluster.session import RaySession
     from oni_ray.config import ResourcesSection
-    from oni_ray.serving.deploy import NOT_DEPLOYED, deploy, load_serve_config, status, wait_until_ready
+    from oni_ray.serving.deploy import NOT_DEPLOYED, deploy, free_port, load_serve_config, status, wait_until_ready
 
     path = Path(source.llm)
     with RaySession(ResourcesSection()):
         found = status(load_serve_config(path).app).state != NOT_DEPLOYED
-        config = deploy(path, http_port=None if found else _free_port())
+        config = deploy(path, http_port=None if found else free_port())
         try:
             wait_until_ready(config.app, READY_TIMEOUT_S, progress)
             yield lambda: ServeHandleModel(config.app, config.deployment, config.model_id, timeout_s)
@@ -71,10 +74,3 @@ def connected(
                 from ray import serve
 
                 serve.delete(config.app)
-
-
-def _free_port() -> int:
-    """Nobody needs the HTTP endpoint here, and the config's port may be that of a model which is served already."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

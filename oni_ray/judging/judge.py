@@ -28,6 +28,7 @@ from oni_ray.judging.measuring import (
 )
 from oni_ray.judging.results import CaptionReport, PairReport, Subject
 from oni_ray.judging.statistics import Agreement, agreement
+from oni_ray.outputs import check_outputs
 from oni_ray.telemetry.quiet import LOG, stderr_to
 
 
@@ -73,13 +74,13 @@ def judge(request: JudgeRequest, console: Console) -> Findings:
     from oni_ray.judging.page import write_page
     from oni_ray.judging.report import print_findings, write_json
 
-    for path in (request.json, request.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UserError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
+    check_outputs(request.json, request.html)
     by_goal = read_captions(request.captions, request.goals)
     prompts = load_prompts(request, by_goal)
-    for source in request.sources:
-        source.check()
+    if all(p.kind == "pair" for p in prompts) and not any(draw_pairs(rows, request.pairs) for rows in by_goal.values()):
+        raise UserError(f"no pair can be drawn from {request.captions}: it takes a helpful and a not helpful caption.")
+    for source, option in zip(request.sources, ("--model", "--compare-model"), strict=False):
+        source.check(option)
     reports: list[CaptionReport | PairReport] = []
 
     def say(line: str) -> None:
@@ -91,17 +92,12 @@ def judge(request: JudgeRequest, console: Console) -> Findings:
             with connected(source, request.timeout_s, say) as connect:
                 known = {report.subject.llm for report in reports}
                 reports += asyncio.run(measure(connect, prompts, by_goal, request, known, console))
-    if not reports:
-        raise UserError(f"no pair can be drawn from {request.captions}: it takes a helpful and a not helpful caption")
     findings = collect(reports)
     print_findings(findings, request, console)
     for path, write in ((request.json, write_json), (request.html, write_page)):
         if path is not None:
-            try:
-                write(findings, request, path)
-            except OSError as error:
-                raise UserError(f"{path} cannot be written: {error}") from None
-            say(f"wrote {path}")
+            write(findings, request, path)
+            say(f"written: {path}")
     return findings
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from rich.console import Console
 
 from oni_ray.annotation.annotator import Annotator, AnnotatorStatus
+from oni_ray.annotation.circuit_breaker import BreakerState
 from oni_ray.annotation.llm_client import LanguageModel
 from oni_ray.annotation.messages import StoreCounts
 from oni_ray.annotation.prompts import Prompt
@@ -23,14 +24,17 @@ from oni_ray.annotation.store import AnnotationStore
 from oni_ray.config.sections import CAPTION_PROMPT, PAIR_PROMPT
 from oni_ray.errors import UserError
 from oni_ray.evaluation.progress_bar import ProgressBar
+from oni_ray.interrupt import stop_request
 from oni_ray.judging.connecting import ModelSource, connected
 from oni_ray.offline.dataset import read_captions
+from oni_ray.outputs import only_writer
 from oni_ray.serving.deploy import load_serve_config
 from oni_ray.telemetry.quiet import LOG, stderr_to
-from oni_ray.train import stop_request
 
 LOOK_EVERY_S = 0.3
 SUBMITTED_AT_ONCE = 2000
+REFUSED_S = 3.0
+"""Seconds of nothing but refusals after which asking ends; a refused batch is tried as a single text before that."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,13 @@ class Annotation:
 
 def annotate(annotation: Annotation, console: Console) -> StoreCounts:
     """Asks until everything is answered or Ctrl-C, and says how to use the labels. Raises UserError."""
-    annotation.source.check()
     prompt = annotation.load_prompt()
     captions, counts = read_captions(annotation.folder)
-    store = annotation.open_store(prompt, len(captions))
-    with asyncio.Runner() as loop:  # one loop throughout, which stands still while the language model starts
+    annotation.source.check()
+    refusal, interrupted = None, False
+    with only_writer(annotation.folder), asyncio.Runner() as loop:
+        store = annotation.open_store(prompt, len(captions))
+        # One loop throughout, which stands still while the language model starts.
         loop.run(submit(store, captions, counts))
         if not loop.run(nothing_left(store)):
             with (
@@ -119,8 +125,13 @@ def annotate(annotation: Annotation, console: Console) -> StoreCounts:
                 connected(annotation.source, annotation.timeout_s, lambda line: _say(console, line)) as connect,
                 stop_request() as stop,
             ):
-                loop.run(ask(annotation, prompt, store, connect, stop, console))
+                refusal = loop.run(ask(annotation, prompt, store, connect, stop, console))
+                interrupted = stop.is_set()
     print_counts(annotation, store.counts(), console)
+    if interrupted:
+        _say(console, "interrupted; call it again to go on")
+    if refusal is not None:
+        raise UserError(f"The language model answers no more ({refusal}); correct that and call again to go on.")
     return store.counts()
 
 
@@ -138,8 +149,11 @@ async def ask(
     connect: Callable[[], LanguageModel],
     stop: threading.Event,
     console: Console,
-) -> None:
-    """Lets annotators answer until nothing is left or `stop` is set; returns when every answer is on disk."""
+) -> str | None:
+    """Lets annotators answer until nothing is left or `stop` is set; returns when every answer is on disk.
+
+    Ends early where the language model refuses to answer (a wrong name or key), and returns what it says.
+    """
     annotators = [
         Annotator(
             store,
@@ -159,7 +173,11 @@ async def ask(
         with ProgressBar(console, annotation.asks, questions_left(store.counts())) as bar:
             while not stop.is_set() and not await nothing_left(store):
                 await asyncio.sleep(LOOK_EVERY_S)
-                bar.update(store.counts().asked, remark(store.counts(), [a.status() for a in annotators]))
+                statuses = [annotator.status() for annotator in annotators]
+                bar.update(store.counts().asked, remark(store.counts(), statuses))
+                if (refusal := refused(statuses)) is not None:
+                    return refusal
+            return None
     finally:
         for task in tasks:  # each hands in what was answered, and gives back the rest
             task.cancel()
@@ -197,6 +215,14 @@ def remark(counts: StoreCounts, statuses: Sequence[AnnotatorStatus]) -> str:
     return f"{speed}, {counts.texts_invalid:,} unreadable" if counts.texts_invalid else speed
 
 
+def refused(statuses: Sequence[AnnotatorStatus]) -> str | None:
+    """Why the language model refuses everything, if it has done so for a while; waiting would not change that."""
+    for status in statuses:
+        if status.state is not BreakerState.REFUSED or (status.unavailable_since_s or 0.0) < REFUSED_S:
+            return None
+    return statuses[0].last_error
+
+
 def print_counts(annotation: Annotation, counts: StoreCounts, console: Console) -> None:
     """Labels by outcome, and what can be done with them."""
     if counts.asks == "pairs":
@@ -210,9 +236,13 @@ def print_counts(annotation: Annotation, counts: StoreCounts, console: Console) 
             f"{counts.not_helpful:,} not helpful"
         )
     _say(console, f"{outcomes}; {counts.texts_invalid:,} answers could not be read, {counts.labels_reused:,} reused")
+    if counts.budget_left == 0 and counts.texts_queued:
+        _say(console, f"{annotation.most_labels:,} labels were allowed in all, so the rest was not asked")
+    if not counts.labelled and not counts.pairs_answered:
+        return
     _say(console, f"labels in {annotation.folder / 'labels'}; use them by")
-    if counts.asks == "pairs":
-        _say(console, f"  oni-ray fit-reward {annotation.folder} --out REWARD")
+    kind = "ranking" if counts.asks == "pairs" else "classification"
+    _say(console, f"  oni-ray fit-reward {annotation.folder} --kind {kind} --out REWARD")
     _say(console, f"  oni-ray train ... annotation.reuse={annotation.folder}   (same goal, prompt and model)")
 
 

@@ -20,13 +20,14 @@ from rich.console import Console
 
 from oni_ray import __version__
 from oni_ray.cluster.session import RaySession
-from oni_ray.errors import UserError
+from oni_ray.errors import Interrupted, UserError
 from oni_ray.evaluation.parallel import play_episodes
 from oni_ray.evaluation.player import EpisodeRequest, PlayedEpisode
 from oni_ray.evaluation.policies import RANDOM, Policy, load_policy
 from oni_ray.evaluation.progress_bar import ProgressBar
+from oni_ray.interrupt import stop_request
 from oni_ray.offline.dataset import check_new, count_captions, write_dataset
-from oni_ray.train import stop_request
+from oni_ray.outputs import only_writer
 
 SAVE_EVERY_S = 30.0
 
@@ -93,11 +94,12 @@ def collect(collection: Collection, console: Console) -> None:
     """Plays and writes the data set; Ctrl-C keeps what is there. Raises UserError, nothing written by then."""
     check_new(collection.out)
     policy = load_policy(collection.source, collection.overrides)
-    with RaySession(policy.config.resources), stop_request() as stop:
-        played, complete = gather(policy, collection, stop, console)
-    if not played:
-        raise UserError("No episode had ended when you interrupted, so there is nothing to keep.")
-    _save(played, complete, policy, collection)
+    with only_writer(collection.out):
+        with RaySession(policy.config.resources), stop_request() as stop:
+            played, complete = gather(policy, collection, stop, console)
+        if not played:
+            raise Interrupted("No episode had ended when you interrupted, so there is nothing to keep.")
+        _save(played, complete, policy, collection)
     steps = sum(episode.statistics.length for episode in played)
     console.print(
         f"{len(played):,} episodes, {steps:,} steps, {len(count_captions(played)):,} distinct captions in "

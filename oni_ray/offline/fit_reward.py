@@ -22,6 +22,7 @@ from oni_ray.errors import UserError
 from oni_ray.evaluation.progress_bar import ProgressBar
 from oni_ray.offline.dataset import META, read_captions
 from oni_ray.offline.labels import QuestionAsked, load_caption_labels, load_preferences, pairs_of_labels
+from oni_ray.outputs import only_writer
 from oni_ray.rewards.fitting import QUANTILES, FitReport, FitSettings, FittedReward, fit_ranking
 from oni_ray.rewards.motif import DESCRIPTION, save_fitted
 from oni_ray.run_folder import CONFIG, open_run_folder
@@ -52,16 +53,17 @@ def fit_reward(fit: Fit, console: Console) -> tuple[FittedReward, FitReport]:
     captions, counts = read_captions(fit.folder)
     pairs, question = training_pairs(fit, captions)
     _say(console, f"{len(pairs):,} pairs for goal {question.goal} by {question.model}, prompt {question.prompt_name}")
-    with ProgressBar(console, "passes", fit.settings.epochs) as bar:
-        fitted, report = fit_ranking(
-            pairs,
-            dict(zip(captions, counts, strict=True)),
-            fit.settings,
-            fit.seed,
-            lambda epoch, train, held_out: bar.update(epoch, f"loss {train:.3f}, held out {held_out:.3f}"),
-        )
-    save_fitted(fit.out, fitted, report, provenance(fit, question, pairs, len(captions)))
-    plot_fit(report, fitted, fit.out / CALIBRATION)
+    with only_writer(fit.out):
+        with ProgressBar(console, "passes", fit.settings.epochs) as bar:
+            fitted, report = fit_ranking(
+                pairs,
+                dict(zip(captions, counts, strict=True)),
+                fit.settings,
+                fit.seed,
+                lambda epoch, train, held_out: bar.update(epoch, f"loss {train:.3f}, held out {held_out:.3f}"),
+            )
+        save_fitted(fit.out, fitted, report, provenance(fit, question, pairs, len(captions)))
+        plot_fit(report, fitted, fit.out / CALIBRATION)
     print_fit(fit, fitted, report, captions, console)
     return fitted, report
 

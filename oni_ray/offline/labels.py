@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -59,14 +60,14 @@ def one_question(
         for q, count in asked.items()
     )
     problem = "No label answers that question" if not fitting else "The labels answer several questions"
-    raise UserError(f"{problem}; choose one of these: {there or 'there are no labels of this kind'}.")
+    raise UserError(f"{problem}; choose one of these: {there}.")
 
 
 def load_preferences(
     folder: Path, goal: str | None, prompt: str | None, model: str | None
 ) -> tuple[PreferenceDelta, QuestionAsked]:
     """Every answered pair, a person's corrections included. Raises UserError where there is no such label."""
-    rows = [row for row in label_rows(read_labels(folder)) if row.kind == "pair"]
+    rows = _rows(folder, "pairs")
     question, own = one_question(rows, goal, prompt, model)
     ledger = PairLedger(2, _ENDLESS_LEASE_S, budget=Budget())
     for row in own:
@@ -85,7 +86,7 @@ def load_caption_labels(
 
     Raises UserError where there is no such label.
     """
-    rows = [row for row in label_rows(read_labels(folder)) if row.kind != "pair"]
+    rows = _rows(folder, "captions")
     question, own = one_question(rows, goal, prompt, model)
     split = any(row.kind == "sentence" for row in own)
     ledger = CaptionLedger(split, 100 * max(1, len(captions)), _ENDLESS_LEASE_S)
@@ -126,6 +127,18 @@ def pairs_of_labels(labels: LabelDelta, number: int, seed: int) -> PreferenceDel
         preference.astype(np.float32),
         True,
     )
+
+
+def _rows(folder: Path, about: Literal["pairs", "captions"]) -> list[LabelRow]:
+    """The labels of one kind. Raises UserError where there are none, and says what there is instead."""
+    rows = label_rows(read_labels(folder)) if (folder / "labels").is_dir() else []
+    found = [row for row in rows if (row.kind == "pair") == (about == "pairs")]
+    if found:
+        return found
+    annotate = f"`oni-ray annotate {folder}{' --pairs N' if about == 'pairs' else ''}`"
+    other = "ranking" if about == "captions" else "classification"
+    instead = f", or fit its {len(rows):,} labels of the other kind with --kind {other}" if rows else ""
+    raise UserError(f"{folder} holds no labels of {about}; make some with {annotate}{instead}.")
 
 
 def _prompt_option(question: QuestionAsked, asked: Counter[QuestionAsked]) -> str:

@@ -54,8 +54,13 @@ class RewardModel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def train(self, steps: int) -> None:
-        """Takes `steps` gradient steps on the labels so far; nothing where there is nothing to train."""
+    def train(self, steps: int) -> int:
+        """Takes `steps` gradient steps on the labels so far; returns how many: 0 where there is nothing to train."""
+
+    @property
+    @abc.abstractmethod
+    def ready(self) -> bool:
+        """Whether the reward function follows from labels; before that it is noise, which nobody should get."""
 
     @abc.abstractmethod
     def snapshot(self, version: int) -> RewardSnapshot:
@@ -72,9 +77,9 @@ class RewardModel(abc.ABC):
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Everything that determines the reward function and its further training.
+        """Everything that determines the reward function and its further training, labels included.
 
-        Labels of captions are left out, since the store sends them again; pairs are part of it.
+        With the labels, those that the store sends again after a restart are known to be no news.
         """
 
     @abc.abstractmethod

@@ -6,6 +6,7 @@ beforehand). Until there is one, everything is 0.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ import numpy as np
 from oni_ray.rewards.base import RewardSnapshot, SnapshotSource, StepReward, Steps
 
 MAX_CACHED = 200_000  # captions whose reward is remembered while the reward function stays the same
+DRIFT_CAPTIONS = 1000  # newest of them that a change is measured on; all of them could hold the learner up for seconds
 
 
 class CaptionReward(StepReward):
@@ -47,8 +49,8 @@ class CaptionReward(StepReward):
             self.use(snapshot)
 
     def use(self, snapshot: RewardSnapshot) -> None:
-        """Makes `snapshot` the reward function; `drift` becomes the mean change over the cached captions."""
-        known = [caption for caption in self._cache if caption]
+        """Makes `snapshot` the reward function; `drift` becomes the mean change over the newest captions met."""
+        known = [caption for caption in itertools.islice(reversed(self._cache), DRIFT_CAPTIONS) if caption]
         if known:
             before = np.array([self._cache[c] for c in known], dtype=np.float32)
             self.drift = float(np.abs(snapshot.rewards(known) - before).mean())

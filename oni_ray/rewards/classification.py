@@ -18,8 +18,9 @@ from torch.nn import functional
 from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards.base import RewardModel, RewardSnapshot
-from oni_ray.rewards.caption_net import MAX_BYTES, FrozenCaptionNet, encode_captions, evaluate, seeded_net, trim
+from oni_ray.rewards.caption_net import MAX_BYTES, FrozenCaptionNet, encode_captions, evaluate, trim
 from oni_ray.rewards.held_out import is_held_out
+from oni_ray.rewards.net_trainer import NetTrainer
 
 MAX_CLASS_WEIGHT = 10.0
 
@@ -46,14 +47,9 @@ class ClassificationReward(RewardModel):
 
     def __init__(self, settings: RewardSection, seed: int) -> None:
         self._settings = settings
-        self._rng = np.random.default_rng(seed)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # Ray hides GPUs not asked for
-        self._net = seeded_net(2, seed).to(self._device)
-        self._optimizer = torch.optim.Adam(self._net.parameters(), lr=settings.lr)
+        self._trainer = NetTrainer(2, settings, seed)
         self._train = _Labels()
         self._held_out = _Labels()
-        self._steps = 0
-        self._loss = float("nan")
 
     def add_labels(self, delta: LabelDelta | PreferenceDelta) -> int:
         """Adds each label to the training part or to the held-out part."""
@@ -68,37 +64,34 @@ class ClassificationReward(RewardModel):
             (self._train, self._held_out)[held_out].put(caption, int(helpful))
         return changed
 
-    def train(self, steps: int) -> None:
+    def train(self, steps: int) -> int:
         """`steps` minibatches, drawn uniformly with replacement from the training part."""
         if not len(self._train):
-            return
-        encoded, labels = self._train.tensors(self._device)
+            return 0
+        trainer = self._trainer
+        encoded, labels = self._train.tensors(trainer.device)
         weights = class_weights(labels)
         for _ in range(steps):
-            rows = torch.from_numpy(self._rng.integers(len(labels), size=min(self._settings.batch_size, len(labels))))
-            rows = rows.to(self._device)
-            loss = functional.cross_entropy(self._net(trim(encoded[rows])), labels[rows], weight=weights)
-            self._optimizer.zero_grad()
-            loss.backward()
-            self._optimizer.step()
-            self._loss = loss.item()
-            self._steps += 1
+            rows = torch.from_numpy(trainer.minibatch(len(labels))).to(trainer.device)
+            trainer.descend(functional.cross_entropy(trainer.net(trim(encoded[rows])), labels[rows], weight=weights))
+        return steps
+
+    @property
+    def ready(self) -> bool:
+        """Whether phi was trained; until then half of all captions would be helpful by chance."""
+        return self._trainer.steps > 0
 
     def snapshot(self, version: int) -> ClassificationSnapshot:
         """A copy of the weights."""
-        return ClassificationSnapshot(version, FrozenCaptionNet.of(self._net), self._settings.threshold)
+        return ClassificationSnapshot(version, FrozenCaptionNet.of(self._trainer.net), self._settings.threshold)
 
     def metrics(self) -> dict[str, float]:
         """Held-out accuracy, also averaged over the classes, the last training loss and the gradient steps."""
-        figures = {
-            "loss": self._loss,
-            "gradient_steps": float(self._steps),
-            "held_out_labels": float(len(self._held_out)),
-        }
+        figures = {**self._trainer.figures(), "held_out_labels": float(len(self._held_out))}
         if len(self._held_out):
-            encoded, labels = self._held_out.tensors(self._device)
+            encoded, labels = self._held_out.tensors(self._trainer.device)
             truth = labels.cpu().numpy()
-            right = (_helpful(evaluate(self._net, encoded)) > self._settings.threshold) == truth
+            right = (_helpful(evaluate(self._trainer.net, encoded)) > self._settings.threshold) == truth
             figures["held_out_accuracy"] = float(right.mean())
             figures["held_out_balanced_accuracy"] = float(np.mean([right[truth == c].mean() for c in np.unique(truth)]))
         return figures
@@ -109,21 +102,18 @@ class ClassificationReward(RewardModel):
         return len(self._train) + len(self._held_out)
 
     def get_state(self) -> dict[str, Any]:
-        """Network, optimiser, sampling generator and step count."""
+        """The trainer and the labels."""
         return {
-            "net": self._net.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "rng": self._rng.bit_generator.state,
-            "steps": self._steps,
-            "loss": self._loss,
+            "trainer": self._trainer.get_state(),
+            "train": self._train.get_state(),
+            "held_out": self._held_out.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Inverse of `get_state`; the labels come again from the store."""
-        self._net.load_state_dict(state["net"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._rng.bit_generator.state = state["rng"]
-        self._steps, self._loss = state["steps"], state["loss"]
+        """Inverse of `get_state`."""
+        self._trainer.set_state(state["trainer"])
+        self._train.set_state(state["train"])
+        self._held_out.set_state(state["held_out"])
 
 
 def class_weights(labels: torch.Tensor) -> torch.Tensor:
@@ -162,6 +152,15 @@ class _Labels:
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Encoded captions [N, 256] uint8 and labels [N] int64."""
         return self._encoded[: len(self)].to(device), self._labels[: len(self)].to(device)
+
+    def get_state(self) -> dict[str, Any]:
+        """Captions and labels, in the order of their rows."""
+        return {"captions": list(self._rows), "labels": self._labels[: len(self)].tolist()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Inverse of `get_state`, for an empty table."""
+        for caption, label in zip(state["captions"], state["labels"], strict=True):
+            self.put(caption, label)
 
 
 def _helpful(outputs: torch.Tensor) -> np.ndarray:

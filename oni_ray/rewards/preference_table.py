@@ -22,8 +22,8 @@ _SLACK = 1024  # captions without a pair that are put up with before they are cl
 class PreferenceTable:
     """At most `limit` pairs; the oldest goes when another comes.
 
-    A pair given again replaces its preference; the same captions in the other order are another answer. `taken` counts
-    the pairs that came, those that had to go included.
+    A pair given again, in either order, replaces what was known of it and is the newest again. `taken` counts the pairs
+    that came, those that had to go included.
     """
 
     def __init__(self, limit: int, held_out_fraction: float) -> None:
@@ -51,15 +51,18 @@ class PreferenceTable:
         return self._encoded[: len(self._captions)]
 
     def get(self, first: str, second: str) -> float | None:
-        """The preference for `first` over `second`, None where the pair is unknown."""
-        pair = self._pairs.get((self._row_of.get(first, -1), self._row_of.get(second, -1)))
-        return None if pair is None else pair[0]
+        """The preference for `first` over `second`, None where the pair is unknown in either order."""
+        a, b = self._row_of.get(first, -1), self._row_of.get(second, -1)
+        if (a, b) in self._pairs:
+            return self._pairs[a, b][0]
+        return 1.0 - self._pairs[b, a][0] if (b, a) in self._pairs else None
 
     def put(self, first: str, second: str, preference: float) -> None:
         """Adds a pair, or replaces its preference."""
-        pair = self._intern(first), self._intern(second)
-        self.taken += pair not in self._pairs
-        self._pairs[pair] = preference, is_pair_held_out(first, second, self._fraction)
+        a, b = self._intern(first), self._intern(second)
+        known = self._pairs.pop((a, b), None) or self._pairs.pop((b, a), None)
+        self.taken += known is None
+        self._pairs[a, b] = preference, is_pair_held_out(first, second, self._fraction)
         self._arrays = None
         if len(self._pairs) > self._limit:
             self._pairs.popitem(last=False)

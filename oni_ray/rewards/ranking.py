@@ -20,7 +20,8 @@ from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards.base import RewardModel, RewardSnapshot
 from oni_ray.rewards.bradley_terry import accuracy, differences, preference_loss
-from oni_ray.rewards.caption_net import FrozenCaptionNet, evaluate, seeded_net
+from oni_ray.rewards.caption_net import FrozenCaptionNet, evaluate
+from oni_ray.rewards.net_trainer import NetTrainer
 from oni_ray.rewards.preference_table import PreferenceTable
 from oni_ray.rewards.running_moments import RunningMoments
 
@@ -54,58 +55,60 @@ class RankingReward(RewardModel):
 
     def __init__(self, settings: RewardSection, seed: int) -> None:
         self._settings = settings
-        self._rng = np.random.default_rng(seed)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # Ray hides GPUs not asked for
-        self._net = seeded_net(1, seed).to(self._device)
-        self._optimizer = torch.optim.Adam(self._net.parameters(), lr=settings.lr)
+        self._trainer = NetTrainer(1, settings, seed)
         self._pairs = self._empty_table()
         self._moments = RunningMoments(memory=_MOMENT_MEMORY)
-        self._steps = 0
-        self._loss = float("nan")
 
     def add_labels(self, delta: LabelDelta | PreferenceDelta) -> int:
-        """Adds the pairs to the table."""
+        """Adds the pairs to the table; of a delta from the start, those that it has room for.
+
+        The others are news to an empty model alone: another one has had them before.
+        """
         assert isinstance(delta, PreferenceDelta)
-        before = self._pairs
+        before, begin = self._pairs, 0
         if delta.from_start:
             self._pairs = self._empty_table()
-        changed = 0
-        for first, second, preference in zip(delta.first, delta.second, delta.preference.tolist(), strict=True):
+            begin = self._pairs.taken = max(0, len(delta) - self._settings.max_pairs)
+        changed = 0 if len(before) else begin
+        for first, second, preference in zip(
+            delta.first[begin:], delta.second[begin:], delta.preference[begin:].tolist(), strict=True
+        ):
             changed += before.get(first, second) != preference
             self._pairs.put(first, second, preference)
         return changed
 
-    def train(self, steps: int) -> None:
+    def train(self, steps: int) -> int:
         """`steps` minibatches, drawn uniformly with replacement from the training pairs; then new moments."""
         rows, preferences = self._pairs.training()
         if not steps or not len(rows):
-            return
-        encoded = self._pairs.encoded.to(self._device)
+            return 0
+        trainer = self._trainer
+        encoded = self._pairs.encoded.to(trainer.device)
         for _ in range(steps):
-            drawn = self._rng.integers(len(rows), size=min(self._settings.batch_size, len(rows)))
-            difference = differences(self._net, encoded, torch.from_numpy(rows[drawn]).to(self._device))
-            loss = preference_loss(difference, torch.from_numpy(preferences[drawn]).to(self._device))
-            self._optimizer.zero_grad()
-            loss.backward()
-            self._optimizer.step()
-            self._loss = loss.item()
-            self._steps += 1
-        some = self._rng.permutation(len(encoded))[:_MOMENT_CAPTIONS]
-        self._moments.update(evaluate(self._net, encoded[torch.from_numpy(some)])[:, 0].numpy())
+            drawn = trainer.minibatch(len(rows))
+            difference = differences(trainer.net, encoded, torch.from_numpy(rows[drawn]).to(trainer.device))
+            trainer.descend(preference_loss(difference, torch.from_numpy(preferences[drawn]).to(trainer.device)))
+        some = torch.from_numpy(trainer.some(len(encoded), _MOMENT_CAPTIONS))
+        self._moments.update(evaluate(trainer.net, encoded[some])[:, 0].numpy())
+        return steps
+
+    @property
+    def ready(self) -> bool:
+        """Whether phi was trained; until then there are no moments to normalise it by."""
+        return self._trainer.steps > 0
 
     def snapshot(self, version: int) -> RankingSnapshot:
         """A copy of the weights, with the present moments."""
         settings = self._settings
         deviation = float(np.sqrt(self._moments.variance + settings.normalisation_epsilon))
-        net = FrozenCaptionNet.of(self._net)
+        net = FrozenCaptionNet.of(self._trainer.net)
         return RankingSnapshot(version, net, float(self._moments.mean), deviation, settings.normalised_threshold)
 
     def metrics(self) -> dict[str, float]:
         """Held-out accuracy on pairs with a better caption, loss, steps, and the moments of phi."""
         rows, preferences = self._pairs.held_out()
         figures = {
-            "loss": self._loss,
-            "gradient_steps": float(self._steps),
+            **self._trainer.figures(),
             "held_out_labels": float(len(rows)),
             "phi_mean": float(self._moments.mean),
             "phi_deviation": float(np.sqrt(self._moments.variance)),
@@ -113,8 +116,9 @@ class RankingReward(RewardModel):
         if len(rows):
             rows, preferences = rows[-_MEASURED_PAIRS:], preferences[-_MEASURED_PAIRS:]
             with torch.no_grad():
-                encoded = self._pairs.encoded.to(self._device)
-                difference = differences(self._net, encoded, torch.from_numpy(rows).to(self._device))
+                device = self._trainer.device
+                encoded = self._pairs.encoded.to(device)
+                difference = differences(self._trainer.net, encoded, torch.from_numpy(rows).to(device))
             figures["held_out_accuracy"] = accuracy(difference.cpu().numpy(), preferences)
         return figures
 
@@ -124,23 +128,16 @@ class RankingReward(RewardModel):
         return self._pairs.taken
 
     def get_state(self) -> dict[str, Any]:
-        """Network, optimiser, sampling generator, moments and pairs."""
+        """The trainer, moments and pairs."""
         return {
-            "net": self._net.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "rng": self._rng.bit_generator.state,
-            "steps": self._steps,
-            "loss": self._loss,
+            "trainer": self._trainer.get_state(),
             "moments": self._moments.get_state(),
             "pairs": self._pairs.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Inverse of `get_state`."""
-        self._net.load_state_dict(state["net"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._rng.bit_generator.state = state["rng"]
-        self._steps, self._loss = state["steps"], state["loss"]
+        self._trainer.set_state(state["trainer"])
         self._moments.set_state(state["moments"])
         self._pairs.set_state(state["pairs"])
 

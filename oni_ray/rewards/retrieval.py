@@ -46,8 +46,14 @@ class RetrievalReward(RewardModel):
             self._table.update(given)
         return changed
 
-    def train(self, steps: int) -> None:
-        """Nothing to train."""
+    def train(self, steps: int) -> int:
+        """0: nothing to train."""
+        return 0
+
+    @property
+    def ready(self) -> bool:
+        """True: a caption without a label gives 0."""
+        return True
 
     def snapshot(self, version: int) -> RetrievalSnapshot:
         """A copy of the table."""
@@ -65,8 +71,9 @@ class RetrievalReward(RewardModel):
         return len(self._table)
 
     def get_state(self) -> dict[str, Any]:
-        """Empty: the table is rebuilt from the label store."""
-        return {}
+        """The table."""
+        return {"table": dict(self._table)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Nothing to restore."""
+        """Inverse of `get_state`."""
+        self._table = dict(state["table"])

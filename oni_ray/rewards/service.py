@@ -21,6 +21,7 @@ from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
 from oni_ray.config import RewardSection
 from oni_ray.rewards import make_reward_model
 from oni_ray.rewards.base import RewardSnapshot
+from oni_ray.rewards.schedule import TrainingSchedule
 
 logger = logging.getLogger(__name__)
 LABEL_WAIT_S = 1.0
@@ -76,6 +77,7 @@ class RewardService:
         self._score_questions = score_questions
         self._state_path = Path(state_path)
         self._model = make_reward_model(settings, seed)
+        self._schedule = TrainingSchedule(settings)
         self._cursor = 0
         self._version = 0
         self._snapshot: RewardSnapshot | None = None
@@ -85,7 +87,6 @@ class RewardService:
         self._metrics: dict[str, float] = {}
         self._last_error = ""
         self._changed = False
-        self._restored_labels = 0
         self._busy = asyncio.Lock()
         self._restore()
 
@@ -102,7 +103,8 @@ class RewardService:
 
     async def step(self) -> None:
         """Waits a moment for new labels, trains by the schedule, publishes when something changed."""
-        delta = await call(self._store, "labels_since", self._cursor, wait_s=LABEL_WAIT_S)
+        wait_s = 0.0 if self._schedule.owed else LABEL_WAIT_S
+        delta = await call(self._store, "labels_since", self._cursor, wait_s=wait_s)
         async with self._busy:
             changed = await asyncio.to_thread(self._learn, delta)
         if changed and time.monotonic() - self._published >= self._settings.publish_interval_s:
@@ -122,20 +124,15 @@ class RewardService:
             logger.warning("waiting questions could not be scored (%r); trying again after the next version", error)
 
     def _learn(self, delta: LabelDelta | PreferenceDelta) -> bool:
-        """Takes `delta`, trains by the schedule; whether the reward function differs from the published one."""
+        """Takes `delta`, trains by the schedule; whether there is another reward function to publish."""
+        before = self._model.labels
         fresh = self._model.add_labels(delta) if len(delta) or delta.from_start else 0
-        if delta.from_start:  # the labels that a restored model was trained on come again
-            fresh = min(fresh, max(0, len(delta) - self._restored_labels)) if self._restored_labels else fresh
-            self._restored_labels = 0
         self._cursor = delta.cursor
         updates, self._trained_updates = self._policy_updates - self._trained_updates, self._policy_updates
-        if self._model.labels >= self._settings.warmup_labels:
-            steps = updates if self._model.labels else 0
-        else:
-            steps = self._settings.steps_per_label_batch if fresh else 0
-        self._model.train(steps)
-        self._changed |= fresh > 0 or steps > 0
-        return self._changed
+        self._schedule.earn(self._model.labels, fresh, updates)
+        taken = self._model.train(self._schedule.take())
+        self._changed |= fresh > 0 or taken > 0 or self._model.labels != before
+        return self._changed and self._model.ready
 
     async def publish(self) -> None:
         """Makes the present reward function the newest snapshot, once it is on disk.
@@ -149,8 +146,8 @@ class RewardService:
             state = {
                 "type": self._settings.type,
                 "question": self._question,
-                "labels": max(self._model.labels, self._restored_labels),
                 "model": self._model.get_state(),
+                "schedule": self._schedule.get_state(),
                 "version": version,
                 "snapshot": snapshot,
                 "metrics": metrics,
@@ -161,13 +158,19 @@ class RewardService:
             self._published = time.monotonic()
 
     async def snapshot_if_newer(self, version: int) -> RewardSnapshot | None:
-        """The newest snapshot if its version is above `version`, else None."""
+        """The newest snapshot if its version is above `version`, else None.
+
+        Versions go on above `version` where it is of an earlier life whose state could not be read; else the learner
+        would take nothing until they have caught up.
+        """
+        if version > self._version:
+            self._version, self._changed = version, True
         if self._snapshot is not None and self._snapshot.version > version:
             return self._snapshot
         return None
 
     async def note_policy_updates(self, total: int) -> None:
-        """Tells how many policy updates there were in all; after the warm-up each earns a gradient step."""
+        """Tells how many policy updates there were in all; they earn gradient steps (`TrainingSchedule`)."""
         if not self._policy_updates:
             self._trained_updates = total
         self._policy_updates = max(self._policy_updates, total)
@@ -189,14 +192,16 @@ class RewardService:
             state["snapshot"].rewards(["a caption"])  # one of another version of this program is found here
             model = make_reward_model(self._settings, self._seed)
             model.set_state(state["model"])
-            version, metrics, labels = int(state["version"]), dict(state["metrics"]), int(state["labels"])
+            schedule = TrainingSchedule(self._settings)
+            schedule.set_state(state["schedule"])
+            version, metrics = int(state["version"]), dict(state["metrics"])
         except Exception as error:  # whatever a damaged file makes torch, pickle and the model raise
             damaged = path.with_name(path.name + ".damaged")
             os.replace(path, damaged)
             logger.warning("%s cannot be used (%s); it is now %s, and the model learns anew", path, error, damaged.name)
             return
-        self._model, self._snapshot = model, state["snapshot"]
-        self._version, self._metrics, self._restored_labels = version, metrics, labels
+        self._model, self._schedule, self._snapshot = model, schedule, state["snapshot"]
+        self._version, self._metrics = version, metrics
 
 
 def _write_atomically(state: dict[str, Any], path: Path) -> None:

@@ -8,7 +8,7 @@ ingress process (it would import vLLM once more, only to pass requests on); seve
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +54,14 @@ def resolve_prepared(source: str) -> str:
     from oni_ray.serving.model_preparation import prepare_model
 
     return str(prepare_model(source.removeprefix(PREPARED)))
+
+
+def prepare_models(llm_configs: Iterable[dict[str, Any]]) -> None:
+    """Prepares the models among these settings that are `prepared:NAME`. Raises `UserError` if one cannot be."""
+    for llm_config in llm_configs:
+        source = str(llm_config["model_loading_config"].get("model_source", ""))
+        if source.startswith(PREPARED):
+            resolve_prepared(source)
 
 
 def build_app(args: dict[str, Any]) -> Application:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -131,6 +132,21 @@ def deploy(config_path: Path, http_port: int | None = None) -> ServeConfig:
     serve.start(proxy_location=schema.proxy_location, http_options=http_options)
     _client().deploy_apps(schema, _blocking=False)
     return config
+
+
+def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
+    """`wanted` if nothing listens there, else a port that the system chooses.
+
+    For those who ask the model by handle: nobody needs the HTTP endpoint then, and the config's port may be that of
+    another cluster on this machine.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, wanted))
+        except OSError:
+            probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def status(app: str) -> AppStatus:

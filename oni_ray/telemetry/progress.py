@@ -5,6 +5,7 @@ Rows are made every `log.interval_s` from the newest result of the algorithm and
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import time
@@ -23,6 +24,7 @@ from oni_ray.telemetry.metrics import METRICS, EpisodeFigures, figure, read_coun
 from oni_ray.telemetry.probe import Probe
 
 CSV = "progress.csv"
+BOARD = "tensorboard"
 _STALE_S = 60.0
 _EMPTY_SHARE, _EMPTY_AFTER_STEPS = 0.95, 10_000
 
@@ -45,7 +47,8 @@ class Progress:
         self._reward = Probe(advisers.reward_model, "status") if advisers.reward_model else None
         self._annotators = [Probe(annotator, "status") for annotator in advisers.annotators]
         self._csv = _CsvLog(folder / CSV)
-        self._board = _open_tensorboard(folder) if config.log.tensorboard else None
+        self._board = _Board(folder / BOARD) if config.log.tensorboard else None
+        self._write_error = ""
         live = config.log.display == "live" or (config.log.display == "auto" and console.is_terminal)
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
         if self._live:
@@ -106,9 +109,11 @@ class Progress:
         if self._live:
             self._live.stop()
             self._live = None
-        self._csv.close()
-        if self._board:
-            self._board.close()
+        board, self._board = self._board, None
+        for log in (self._csv, board):
+            if log is not None:
+                with contextlib.suppress(OSError):
+                    log.close()
 
     def average_rate(self) -> float:
         """Env steps a second of this process."""
@@ -148,15 +153,23 @@ class Progress:
             self._row["env_steps_per_s"] = (self._row["env_steps"] - self._previous["env_steps"]) / elapsed
         self._shown = time.monotonic()
         self._previous = dict(self._row)
-        self._csv.write(self._row)
-        if self._board:
-            for name, value in self._row.items():
-                if name != "env_steps" and math.isfinite(value):
-                    self._board.add_scalar(name, value, self.env_steps)
+        self._log()
         if self._live:
             self._live.update(self._table(), refresh=True)
         else:
             self.say(self._line())
+
+    def _log(self) -> None:
+        """Writes the row to the files; says so once if that fails, and tries again with the next row."""
+        try:
+            self._csv.write(self._row)
+            if self._board:
+                self._board.write(self._row, self.env_steps)
+            self._write_error = ""
+        except OSError as error:
+            if not self._write_error:
+                self.say(f"progress cannot be written ({error.strerror}); training goes on")
+            self._write_error = str(error)
 
     def state(self) -> str:
         """One sentence on the annotation side: at work, waiting for the language model, or stale."""
@@ -274,10 +287,29 @@ class _CsvLog:
         self._file.close()
 
 
-def _open_tensorboard(folder: Path) -> Any:
-    from tensorboardX import SummaryWriter
+class _Board:
+    """TensorBoard events, written in this thread.
 
-    return SummaryWriter(str(folder / "tensorboard"))
+    tensorboardX's own SummaryWriter hands them to a thread, and where that dies of a full disk it blocks for ever.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        folder.mkdir(exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"))
+
+    def write(self, row: dict[str, float], step: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        for name, value in row.items():
+            if name != "env_steps" and math.isfinite(value):
+                self._writer.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _duration(seconds: float) -> str:

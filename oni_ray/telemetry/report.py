@@ -120,7 +120,8 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Console) -> No
         console.print("No label became a reward yet: the language model needs a minute or two to start.")
     elif captions := read_captions(folder):
         console.print(_caption_table("Highest reward", captions[:SHOWN]))
-        console.print(_caption_table("Lowest reward", _lowest(captions)))
+        if lowest := _lowest(captions):
+            console.print(_caption_table("Lowest reward", lowest))
 
 
 def read_captions(folder: Path) -> list[CaptionRow]:
@@ -155,7 +156,7 @@ def plot_learning_curve(folder: Path) -> None:
         axis.set_title(title)
         axis.set_xlabel("env steps")
         axis.grid(alpha=0.3)
-        if len(names) > 1:
+        if len(names) > 1 and axis.lines:
             axis.legend()
     canvas.savefig(folder / CURVE, dpi=110)
 
@@ -185,7 +186,7 @@ def plot_captions(folder: Path, captions: list[CaptionRow]) -> None:
 
 def _draw_captions(axis: Any, captions: list[CaptionRow]) -> None:
     high = captions[:SHOWN]
-    shown = [*high, *(c for c in reversed(_lowest(captions)) if c not in high)][::-1]
+    shown = [*high, *reversed(_lowest(captions))][::-1]
     names = [_plain(f"{c.caption[:56]}  x{c.count}") for c in shown]
     axis.barh(
         range(len(shown)),
@@ -202,7 +203,8 @@ def _read_progress(folder: Path) -> list[dict[str, float]]:
 
 
 def _lowest(captions: list[CaptionRow]) -> list[CaptionRow]:
-    return sorted(captions, key=lambda c: (c.reward, -c.count))[:SHOWN]
+    """The captions of lowest reward, without those that are shown as the highest."""
+    return sorted(captions[SHOWN:], key=lambda c: (c.reward, -c.count))[:SHOWN]
 
 
 def _caption_table(title: str, captions: list[CaptionRow]) -> Table:
