@@ -56,7 +56,6 @@ def train(
 
     Every key is described in docs/configuration.md. Ctrl-C saves a checkpoint, writes the report and ends.
     """
-    from oni_ray.checkpoint import MANIFEST
     from oni_ray.config import dump_config, load_config
     from oni_ray.run_folder import abandon_run_folder, new_run_folder, open_run_folder, prepare_run_folder
 
@@ -68,6 +67,8 @@ def train(
             raise UserError(
                 "With --resume the configuration comes from the run folder; give only section.key=value beside it."
             )
+        from oni_ray.checkpoint import MANIFEST
+
         if (resume / MANIFEST).is_file():
             raise UserError(f"{resume} is a checkpoint and not a run folder; give {resume.absolute().parent.parent}.")
         settings, folder = open_run_folder(str(resume), changes)

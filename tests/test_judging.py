@@ -348,7 +348,7 @@ def test_the_command_asks_a_url_and_writes_both_files(tmp_path: Path) -> None:
         ({"prompts": ("label_v9",)}, "no prompt 'label_v9'"),
         ({"prompts": ("label_v1",), "goals": ("juggling",)}, "no goal 'juggling'"),
         ({"html": Path("/proc/nowhere/x.html")}, "cannot be written"),
-        ({}, "No language model answers at http://127.0.0.1:1/v1"),
+        ({}, "No language model answers at --llm=http://127.0.0.1:1/v1"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(options: dict[str, Any], message: str, tmp_path: Path) -> None:

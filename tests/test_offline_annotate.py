@@ -59,7 +59,7 @@ def use(monkeypatch: pytest.MonkeyPatch, model: FakeLanguageModel) -> FakeLangua
         yield lambda: model
 
     monkeypatch.setattr(module, "connected", connected)
-    monkeypatch.setattr(OpenAIModel, "check_reachable", lambda self: None)
+    monkeypatch.setattr(OpenAIModel, "check_reachable", lambda self, named_by: None)
     return model
 
 
@@ -178,7 +178,7 @@ def test_a_language_model_that_refuses_ends_the_command_and_keeps_what_was_answe
 
 
 def test_what_is_missing_is_found_before_the_folder_is_touched(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"No language model answers at http://127\.0\.0\.1:9/v1"):
+    with pytest.raises(UserError, match=r"No language model answers at --llm=http://127\.0\.0\.1:9/v1"):
         annotate(Annotation(folder, URL), QUIET)
     assert not (folder / "labels").exists()
 

@@ -1,7 +1,7 @@
 """Eight faults that the reference system has, and the tests that keep them out of this one.
 
-`COVERED_BY` is for readers: it leads from each fault to its tests, and a test checks that it still does. Those that have
-no better place are here.
+`COVERED_BY` is for readers: it leads from each fault to its tests, and a test checks that it still does. Those that
+have no better place are here.
 """
 
 from __future__ import annotations

@@ -69,15 +69,15 @@ class OpenAIModel:
     def __repr__(self) -> str:
         return f"OpenAIModel({self._base_url!r}, {self.name!r}, api_key_env={self._api_key_env!r})"
 
-    def check_reachable(self, timeout_s: float = 10.0) -> None:
-        """Raises `UserError` where nothing answers at the URL; whatever answers is good enough."""
+    def check_reachable(self, named_by: str, timeout_s: float = 10.0) -> None:
+        """Raises `UserError` where nothing answers at the URL, which `named_by` gave; any answer is good enough."""
         import httpx
 
         try:
             httpx.get(self._base_url, timeout=timeout_s)
         except httpx.HTTPError as error:
             raise UserError(
-                f"No language model answers at {self._base_url} ({error}); start it, or correct the URL."
+                f"No language model answers at {named_by}={self._base_url} ({error}); start it, or correct the URL."
             ) from None
 
     async def label_logprobs(self, prompts: Sequence[str], choices: Sequence[str]) -> list[list[float]]:

@@ -156,7 +156,7 @@ def check_llm(config: Config, serve: ServeConfig | None) -> None:
         return
     model = connect_llm(config.llm, None)
     assert isinstance(model, OpenAIModel)
-    model.check_reachable()
+    model.check_reachable("llm.base_url")
 
 
 def connect_llm(settings: LLMSection, serve: ServeConfig | None) -> ServeHandleModel | OpenAIModel:

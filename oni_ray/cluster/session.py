@@ -10,6 +10,7 @@ from typing import Any
 
 from oni_ray.config import ResourcesSection
 from oni_ray.errors import UserError
+from oni_ray.interrupt import stop_request
 
 
 class RaySession:
@@ -30,18 +31,23 @@ class RaySession:
         quiet: dict[str, Any] = {"configure_logging": True, "logging_level": logging.ERROR, "log_to_driver": False}
         address = settings.address or os.environ.get("RAY_ADDRESS")  # the latter is how `ray job submit` tells
         try:
-            if address is not None:
-                _check_address(address)
-                ray.init(address=address, namespace="oni_ray", **quiet)
-            else:
-                ray.init(
-                    address="local",
-                    num_cpus=settings.num_cpus,
-                    include_dashboard=settings.dashboard,
-                    object_store_memory=settings.object_store_mb * 2**20,
-                    namespace="oni_ray",
-                    **quiet,
-                )
+            # Interrupted half-way, Ray would leave processes behind; so the first Ctrl-C waits until it is up.
+            with stop_request() as stop:
+                if address is not None:
+                    _check_address(address)
+                    ray.init(address=address, namespace="oni_ray", **quiet)
+                else:
+                    ray.init(
+                        address="local",
+                        num_cpus=settings.num_cpus,
+                        include_dashboard=settings.dashboard,
+                        object_store_memory=settings.object_store_mb * 2**20,
+                        namespace="oni_ray",
+                        **quiet,
+                    )
+            if stop.is_set():
+                ray.shutdown()
+                raise KeyboardInterrupt
         except ConnectionError as error:
             raise UserError(
                 f"No Ray cluster answers at {address}, which resources.address or RAY_ADDRESS names "

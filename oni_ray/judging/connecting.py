@@ -34,7 +34,7 @@ class ModelSource:
         if self.is_url:
             if not self.model:
                 raise UserError(f"{self.llm} needs {option}: the model's name at that URL.")
-            OpenAIModel(self.llm, self.model, self.api_key_env).check_reachable()
+            OpenAIModel(self.llm, self.model, self.api_key_env).check_reachable("--llm")
             return
         from oni_ray.serving.app import prepare_models
         from oni_ray.serving.deploy import load_serve_config
