@@ -15,6 +15,8 @@ from oni_ray.annotation.corrections import CorrectionsFile
 from oni_ray.annotation.label_log import read_labels
 from oni_ray.annotation.messages import Answer, Outcome, Pair, PreferenceDelta
 from oni_ray.annotation.store import AnnotationStore
+from oni_ray.config import RewardSection
+from oni_ray.rewards.ranking import RankingReward
 from tests.small_store import INVALID, NO, YES, label, labels, make, run
 
 
@@ -195,6 +197,35 @@ def test_pairs_are_corrected_in_either_order(tmp_path: Path) -> None:
         assert (again.first, again.second, again.preference.tolist()) == (("b", "a"), ("a", "new"), [1.0, 0.5])
 
     run(scenario())
+
+
+def test_a_corrected_pair_is_trained_on_as_corrected_alone(tmp_path: Path) -> None:
+    """Also where the person named the two captions in the other order than the model was shown."""
+
+    async def scenario() -> None:
+        store = make(tmp_path, asks="pairs", corrections_interval_s=0.0)
+        await store.submit(["a", "b"])
+        lease = await store.lease(1, "x")
+        (pair,) = lease.questions
+        await store.complete(lease.lease_id, [Answer(pair, Outcome.FIRST)])
+        model = RankingReward(RewardSection(type="ranking"), seed=1)
+        delta = await store.labels_since(0)
+        assert model.add_labels(delta) == 1
+        write(tmp_path, {"first": pair.second, "second": pair.first, "preference": "first"})
+        while not len(delta := await store.labels_since(delta.cursor, 0.05)):
+            pass
+        assert model.add_labels(delta) == 1
+        assert model.labels == 1
+        assert model.get_state()["pairs"]["preferences"].tolist() == [1.0]
+        assert model.add_labels(await store.labels_since(0)) == 0  # as after a restart
+
+    run(scenario())
+
+
+def test_brackets_without_end_are_a_bad_line_like_any_other(tmp_path: Path) -> None:
+    write(tmp_path, "[" * 100_000, helpful("a", 1))
+    (answer,) = CorrectionsFile(tmp_path / "labels" / "corrections.jsonl", "score", "captions").news()
+    assert answer.question == "a"
 
 
 def test_a_file_that_stays_as_it_is_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
