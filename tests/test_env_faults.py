@@ -13,17 +13,7 @@ from oni_ray.config import load_config
 from oni_ray.learning.algorithms import algorithm_config
 from oni_ray.telemetry.metrics import read_result
 from tests.faulty_envs import MARKS
-
-SMALL = (
-    "reward.type=none",
-    "rollout.runners=2",
-    "rollout.envs_per_runner=4",
-    "rollout.fragment_length=16",
-    "algorithm.batch_size=128",
-    "algorithm.minibatches=2",
-    "policy.hidden_size=32",
-    "env.max_episode_steps=60",
-)
+from tests.test_training import SMALL
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from oni_ray.rewards.base import Steps
 from oni_ray.rewards.caption_reward import CaptionReward
 from oni_ray.rewards.retrieval import RetrievalSnapshot
 from oni_ray.rollout.fragment import Fragment
+from tests.test_llm_client import FakeOpenAIServer, completion
 from tests.test_training_without_llm import SMALL
 
 COVERED_BY = {
@@ -93,49 +93,29 @@ def test_each_fault_has_its_tests(fault: str) -> None:
 # -- 4. the language model dies
 
 
-class FakeDyingModel:
-    """An OpenAI-compatible server that answers "helpful" to everything; after `lives` requests its port is closed."""
+class FakeDyingModel(FakeOpenAIServer):
+    """Answers "helpful" to everything; after `lives` requests its port is closed."""
 
     def __init__(self, lives: int) -> None:
-        fake = self
+        super().__init__()
         self._lives = lives
-        self._lock = threading.Lock()
         self.dead = threading.Event()
+        self.script = [self.answer] * lives
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                payload = json.dumps({"choices": [fake.choice(i) for i in range(len(body["prompt"]))]}).encode()
-                with fake._lock:
-                    fake._lives -= 1
-                    if fake._lives < 0:
-                        return  # the connection closes without an answer
-                    if fake._lives == 0:
-                        threading.Thread(target=fake.die).start()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    @staticmethod
-    def choice(index: int) -> dict[str, Any]:
-        return {"index": index, "logprobs": {"top_logprobs": [{" helpful": -0.1, " not": -3.0}]}}
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self._lives -= 1
+        if self._lives == 0:
+            threading.Thread(target=self.die).start()
+        prompts = self.requests[-1][2]["prompt"]
+        top = {" helpful": -0.1, " not": -3.0}
+        payload = json.dumps({"choices": [completion(index, top) for index in range(len(prompts))]}).encode()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(payload)))
+        handler.end_headers()
+        handler.wfile.write(payload)
 
     def die(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.close()
         self.dead.set()
 
 
@@ -151,7 +131,7 @@ def test_training_outlives_the_language_model_and_says_so(dying_model: FakeDying
     changes = {
         "run.folder": tmp_path,
         "run.name": "outlives",
-        "stop.env_steps": 6000,
+        "stop.env_steps": 20_000,
         "reward.publish_interval_s": 0.1,
         "annotation.batch_size": 4,
         "llm.backend": "openai",
@@ -167,7 +147,7 @@ def test_training_outlives_the_language_model_and_says_so(dying_model: FakeDying
     assert dying_model.dead.is_set()
     assert re.search(r"language model silent for \d+ s", done.stdout)
     summary = json.loads((tmp_path / "outlives" / "summary.json").read_text())
-    assert summary["env_steps"] >= 6000
+    assert summary["env_steps"] >= 20_000
     assert 0 < summary["captions_labelled"] < summary["captions_met"]
     assert summary["reward_version"] >= 1
     assert summary["intrinsic_reward_sum"] > 0

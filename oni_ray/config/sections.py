@@ -131,7 +131,9 @@ class RewardSection(Section):
     lr: float = Field(1e-4, gt=0, description="Adam's learning rate of the reward model.")
     batch_size: int = Field(256, ge=1, description="Labels in a gradient step of the reward model.")
     max_pairs: int = Field(100_000, ge=1, description="Newest answered pairs that are trained on (ranking).")
-    steps_per_label_batch: int = Field(32, ge=1, description="Gradient steps for each arriving batch of labels.")
+    steps_per_label_batch: int = Field(
+        32, ge=1, description="Gradient steps for each arriving batch of up to 100 labels."
+    )
     warmup_labels: int = Field(
         25_000, ge=0, description="Labels after which it is one gradient step for each policy update instead."
     )
@@ -156,7 +158,7 @@ class RewardSection(Section):
 class AnnotationSection(Section):
     """What is asked about the captions."""
 
-    goal: str = Field("score", description="Goal by which captions are judged; a name in the prompt file.")
+    goal: str = Field("score", description="Goal by which captions are judged: of the prompt, goals.yaml or goal_file.")
     goal_file: str | None = Field(None, description="YAML with goals of your own: sentence and examples of each.")
     prompt: str = Field(
         "auto", description="Prompt name, or the path of a prompt YAML; auto: rank_v1 for ranking, else label_v2."
@@ -165,7 +167,9 @@ class AnnotationSection(Section):
         True, description="Judge sentence by sentence; a caption is helpful if one of its sentences is."
     )
     both_orders: bool = Field(
-        True, description="Ask each pair in both orders; an answer that depends on the order is neither (ranking)."
+        True,
+        description="Ask each pair in both orders; an answer that depends on the order is neither (ranking, by prompts "
+        "that show both captions).",
     )
     pool: int = Field(10_000, ge=2, description="Most distinct captions kept to draw pairs from (ranking).")
     choose: Literal["newest", "frequent", "uncertain"] = Field(
@@ -178,10 +182,14 @@ class AnnotationSection(Section):
     )
     annotators: int = Field(1, ge=1, description="Annotator actors.")
     batch_size: int = Field(32, ge=1, description="Texts of one lease, asked concurrently.")
-    queue_limit: int = Field(100_000, ge=1, description="Most texts waiting; the oldest are dropped and counted.")
+    queue_limit: int = Field(
+        100_000, ge=1, description="Most texts waiting; those worth least are dropped and counted."
+    )
     lease_timeout_s: float = Field(180.0, gt=0, description="Seconds after which unanswered work is queued again.")
     runner_memory: int = Field(100_000, ge=1, description="Captions a runner remembers having sent.")
-    reuse: str | None = Field(None, description="Run folder whose labels of the same question are used at once.")
+    reuse: str | None = Field(
+        None, description="Run folder or data set whose labels of the same question are used at once."
+    )
 
 
 class LLMSection(Section):
