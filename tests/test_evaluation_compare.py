@@ -47,6 +47,19 @@ def test_success_rate_is_taken_over_at_least_the_window() -> None:
     np.testing.assert_allclose(success_rate(progress, window=5), expected)
 
 
+def test_success_rate_of_a_file_that_left_out_continual_tasks_is_its_column() -> None:
+    progress = {
+        "episodes": np.array([0.0, 10.0, 20.0]),
+        "successes": np.zeros(3),
+        "success_rate": np.array([np.nan, 0.5, 0.25]),
+    }
+    np.testing.assert_allclose(success_rate(progress, window=5), [np.nan, 0.5, 0.25])
+    never = {**progress, "success_rate": np.array([np.nan, 0.0, 0.0])}
+    without = {name: values for name, values in progress.items() if name != "success_rate"}
+    for other in (never, without):
+        np.testing.assert_allclose(success_rate(other, window=5), [np.nan, 0.0, 0.0])
+
+
 def test_rows_that_a_resume_from_a_checkpoint_plays_again_are_left_out(tmp_path: Path) -> None:
     steps = [100, 200, 300, 200, 400]  # the checkpoint was made at 100 or later, before 200
     run = make_run(tmp_path / "a", [{"seconds": i, "env_steps": s, "return_mean": i} for i, s in enumerate(steps)])

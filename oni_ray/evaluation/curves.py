@@ -61,8 +61,12 @@ def success_rate(progress: Progress, window: int = 100) -> np.ndarray:
     """Share of successes among the latest episodes at each row, [rows]; NaN before the first episode.
 
     Of the counters `successes` and `episodes` it takes the differences to the latest row that lies at least `window`
-    episodes back, or to the beginning.
+    episodes back, or to the beginning. In files of earlier versions `successes` leaves out those of continual tasks;
+    of these it is the column `success_rate`, which is over about a hundred episodes.
     """
+    column = progress.get(SUCCESS_RATE)
+    if column is not None and np.nan_to_num(column).any() and not np.nan_to_num(progress["successes"]).any():
+        return column
     episodes = np.concatenate([[0.0], np.nan_to_num(progress["episodes"])])
     successes = np.concatenate([[0.0], np.nan_to_num(progress["successes"])])
     rates = np.full(len(episodes) - 1, np.nan)

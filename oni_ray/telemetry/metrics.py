@@ -32,7 +32,7 @@ METRICS: dict[str, str] = {
     "deaths": "Episodes ended by death.",
     "step_limits": "Episodes cut at the step limit.",
     "aborted": "Episodes whose game broke off.",
-    "successes": "Episodes ended by success (none of a continual task).",
+    "successes": "Episodes that met the task's goal, of continual tasks too.",
     "envs_replaced": "Environments that raised and were replaced by new ones.",
     "intrinsic_reward_mean": "Mean of r_int / N^beta over the last train batch, before a_int (rnd: of r_int).",
     "extrinsic_reward_mean": "Mean task reward over the last train batch, before a_ext.",
@@ -123,7 +123,7 @@ _EPISODE_MEANS = {
     "monsters_killed": "monsters_killed_mean",
     "success": "success_rate",
 }
-_ENDS = {"death": "deaths", "step_limit": "step_limits", "aborted": "aborted", "success": "successes"}
+_ENDS = {"death": "deaths", "step_limit": "step_limits", "aborted": "aborted"}
 _LEARNER = (
     "intrinsic_reward_mean",
     "extrinsic_reward_mean",
@@ -176,6 +176,7 @@ def read_result(result: dict[str, Any]) -> dict[str, float]:
     runners = result.get("env_runners", {})
     _copy(row, runners, _RUNNER.items())
     _copy(row, runners.get("episode_ends", {}), _ENDS.items())
+    _copy(row, runners.get("episode_sums", {}), [("success", "successes")])  # a continual task's do not end by it
     versions = runners.get("weights_seq_no_of_runner", {})
     if versions:
         row["weights_seq_no_min"] = float(min(versions.values()))
