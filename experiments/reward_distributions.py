@@ -1,7 +1,8 @@
 """How each reward spreads over the same captions, side by side.
 
     oni-ray collect --out DATA --episodes 100
-    oni-ray annotate DATA --captions && oni-ray annotate DATA --pairs 4000
+    oni-ray annotate DATA --llm serve_configs/smollm2_cpu.yaml --captions
+    oni-ray annotate DATA --llm serve_configs/smollm2_cpu.yaml --pairs 4000
     oni-ray fit-reward DATA --out REWARD
     python experiments/reward_distributions.py DATA --motif REWARD --plot FILE.png --json FILE.json
 
@@ -28,6 +29,7 @@ from oni_ray.errors import UserError
 from oni_ray.evaluation.progress_bar import ProgressBar
 from oni_ray.offline.dataset import read_captions
 from oni_ray.offline.labels import load_caption_labels, load_preferences
+from oni_ray.outputs import check_outputs, check_picture
 from oni_ray.rewards import make_reward_model
 from oni_ray.rewards.base import RewardSetup
 from oni_ray.rewards.bow import BagOfWordsReward
@@ -40,15 +42,41 @@ STEPS_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Spread:
-    """A reward over the captions: r_int and the score it is made of, each [N]; scores may be NaN."""
+    """A reward over N captions that occur S times in all.
+
+    Attributes:
+        name: its `reward.type`.
+        by_occurrence: r_int of every occurrence, [S].
+        by_caption: r_int of every caption, [N]; of one whose reward changes, the mean over its occurrences.
+        scores: what the reward is made of, [N]; NaN where unknown.
+    """
 
     name: str
-    rewards: np.ndarray
+    by_occurrence: np.ndarray
+    by_caption: np.ndarray
     scores: np.ndarray
 
 
+@dataclass(frozen=True)
+class Stream:
+    """N captions and how often each occurs, [N] int."""
+
+    captions: list[str]
+    counts: np.ndarray
+
+    @classmethod
+    def read(cls, folder: Path) -> Stream:
+        """The captions of a data set but for the empty one, which never earns anything. Raises UserError."""
+        pairs = [(caption, count) for caption, count in zip(*read_captions(folder), strict=True) if caption]
+        return cls([caption for caption, _ in pairs], np.array([count for _, count in pairs]))
+
+    def spread(self, name: str, rewards: np.ndarray, scores: np.ndarray) -> Spread:
+        """The spread of a reward that is the same at every occurrence."""
+        return Spread(name, np.repeat(rewards, self.counts), rewards, scores)
+
+
 def learned(
-    kind: str, labels: LabelDelta | PreferenceDelta, captions: list[str], steps: int, lr: float, console: Console
+    kind: str, labels: LabelDelta | PreferenceDelta, stream: Stream, steps: int, lr: float, console: Console
 ) -> Spread:
     """A reward that learns from labels, after `steps` gradient steps."""
     settings = load_config(None, [f"reward.type={kind}", f"reward.lr={lr}"]).reward
@@ -60,33 +88,30 @@ def learned(
             done += taken
             bar.update(done)
     snapshot = model.snapshot(1)
-    return Spread(kind, snapshot.rewards(captions), snapshot.scores(captions))
+    return stream.spread(kind, snapshot.rewards(stream.captions), snapshot.scores(stream.captions))
 
 
-def fixed(kind: type[MotifReward] | type[BagOfWordsReward], options: list[str], captions: list[str]) -> Spread:
+def fixed(kind: type[MotifReward] | type[BagOfWordsReward], options: list[str], stream: Stream) -> Spread:
     """A reward that is made beforehand. Raises UserError where its files are missing."""
     config = load_config(None, options)
     reward = kind(RewardSetup(config))
-    return Spread(config.reward.type, reward.rewards(captions), reward.scores(captions))
+    return stream.spread(config.reward.type, reward.rewards(stream.captions), reward.scores(stream.captions))
 
 
-def counted(counts: np.ndarray) -> Spread:
-    """Lifelong count: what an occurrence of each caption earns on average over the stream, mean of 1 / sqrt(n)."""
-    means = np.cumsum(1 / np.sqrt(np.arange(1, counts.max() + 1)))[counts - 1] / counts
-    return Spread("count", means, means)
+def counted(stream: Stream) -> Spread:
+    """Lifelong count: the n-th occurrence of a caption earns 1 / sqrt(n)."""
+    each = [1 / np.sqrt(np.arange(1, count + 1)) for count in stream.counts]
+    means = np.array([values.mean() for values in each])
+    return Spread("count", np.concatenate(each), means, means)
 
 
-def figures(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
-    """Weighted share of zeros, mean, standard deviation and quantiles of a reward."""
-    share = weights / weights.sum()
-    mean = float(values @ share)
-    order = np.argsort(values, kind="stable")
-    places = np.searchsorted(np.cumsum(share[order]), QUANTILES).clip(max=len(values) - 1)
+def figures(values: np.ndarray) -> dict[str, Any]:
+    """Share of zeros, mean, standard deviation and quantiles of rewards."""
     return {
-        "share_zero": float(share[values == 0].sum()),
-        "mean": mean,
-        "std": float(np.sqrt(((values - mean) ** 2) @ share)),
-        "quantiles": {str(q): float(values[order][place]) for q, place in zip(QUANTILES, places, strict=True)},
+        "share_zero": float(np.mean(values == 0)),
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "quantiles": {str(q): float(np.quantile(values, q)) for q in QUANTILES},
     }
 
 
@@ -103,51 +128,41 @@ def agreement(spreads: list[Spread]) -> np.ndarray:
     return result
 
 
-def plot(spreads: list[Spread], counts: np.ndarray, path: Path) -> None:
+def plot(spreads: list[Spread], path: Path) -> None:
     """A row for each reward: its histogram over occurrences and over distinct captions."""
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(11, 1.7 * len(spreads)), layout="constrained")
+    canvas = Figure(figsize=(11, 1.8 * len(spreads)), layout="constrained")
     grid = canvas.subplots(len(spreads), 2, sharey=True, squeeze=False)
-    titles = ("weighted by occurrences", "each caption once")
     for row, spread in zip(grid, spreads, strict=True):
-        edges = np.linspace(min(0.0, float(spread.rewards.min())), max(1.0, float(spread.rewards.max())) + 1e-6, 41)
-        for panel, weights, colour in zip(row, (counts, np.ones_like(counts)), COLOURS, strict=True):
-            panel.hist(spread.rewards, bins=edges, weights=weights / weights.sum(), color=colour)
+        everything = spread.by_occurrence
+        edges = np.linspace(min(0.0, float(everything.min())), max(1.0, float(everything.max())) + 1e-6, 41)
+        for panel, values, colour in zip(row, (everything, spread.by_caption), COLOURS, strict=True):
+            panel.hist(values, bins=edges, weights=np.full(len(values), 1 / len(values)), color=colour)
             panel.set_yscale("log")
-            panel.set_ylim(3e-5, 2)
+            panel.set_ylim(3e-5, 1.5)
             panel.grid(alpha=0.3)
-            told = figures(spread.rewards, weights)
-            panel.text(
-                0.98,
-                0.9,
-                f"zero {told['share_zero']:.1%}   mean {told['mean']:.3g}",
-                transform=panel.transAxes,
-                ha="right",
-                va="top",
-                fontsize=9,
-                bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none"},
-            )
-        row[0].set_ylabel(f"{spread.name}\nshare", fontsize=9)
-    for panel, title in zip(grid[0], titles, strict=True):
-        panel.set_title(title)
-    for panel in grid[-1]:
-        panel.set_xlabel("intrinsic reward of a caption, before the episodic count")
+            title = f"{spread.name}: zero {np.mean(values == 0):.1%}, mean {values.mean():.3g}"
+            panel.set_title(title, fontsize=10, loc="left")
+        row[0].set_ylabel("share of steps", fontsize=9)
+        row[1].set_ylabel("share of captions", fontsize=9)
+    for panel, name in zip(grid[-1], ("every occurrence", "each caption once"), strict=True):
+        panel.set_xlabel(f"intrinsic reward before the episodic count, {name}")
     canvas.savefig(path, dpi=110)
 
 
-def describe(spreads: list[Spread], counts: np.ndarray, labels: dict[str, Any]) -> dict[str, Any]:
+def describe(spreads: list[Spread], labels: dict[str, Any]) -> dict[str, Any]:
     """Everything that the plot shows, as numbers."""
     names = [spread.name for spread in spreads]
     table = [[None if np.isnan(value) else round(value, 4) for value in row] for row in agreement(spreads).tolist()]
     return {
-        "captions": len(counts),
-        "occurrences": int(counts.sum()),
+        "captions": len(spreads[0].by_caption),
+        "occurrences": len(spreads[0].by_occurrence),
         "labels": labels,
         "rewards": {
             spread.name: {
-                "by_occurrence": figures(spread.rewards, counts),
-                "by_caption": figures(spread.rewards, np.ones_like(counts)),
+                "by_occurrence": figures(spread.by_occurrence),
+                "by_caption": figures(spread.by_caption),
             }
             for spread in spreads
         },
@@ -171,28 +186,28 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     """Learns, shows, writes. Raises UserError where data, labels or the motif reward are missing."""
-    captions, occurrences = read_captions(arguments.data)
-    kept = [i for i, caption in enumerate(captions) if caption]  # the empty caption never earns anything
-    captions, counts = [captions[i] for i in kept], np.array([occurrences[i] for i in kept])
-    singles, question = load_caption_labels(arguments.data, captions, arguments.goal, None, None)
+    check_picture(arguments.plot)
+    check_outputs(arguments.json)
+    stream = Stream.read(arguments.data)
+    singles, question = load_caption_labels(arguments.data, stream.captions, arguments.goal, None, None)
     pairs, _ = load_preferences(arguments.data, question.goal, None, None)
-    motif = fixed(MotifReward, ["reward.type=motif", f"reward.path={arguments.motif}"], captions)
-    bow = fixed(BagOfWordsReward, ["reward.type=bow", f"annotation.goal={question.goal}"], captions)
+    motif = fixed(MotifReward, ["reward.type=motif", f"reward.path={arguments.motif}"], stream)
+    bow = fixed(BagOfWordsReward, ["reward.type=bow", f"annotation.goal={question.goal}"], stream)
     steps, lr = arguments.steps, arguments.lr
     spreads = [
-        learned("retrieval", singles, captions, 0, lr, console),
-        learned("classification", singles, captions, steps, lr, console),
-        learned("ranking", pairs, captions, 2 * steps, lr, console),
+        learned("retrieval", singles, stream, 0, lr, console),
+        learned("classification", singles, stream, steps, lr, console),
+        learned("ranking", pairs, stream, 2 * steps, lr, console),
         motif,
         bow,
-        counted(counts),
+        counted(stream),
     ]
-    result = describe(spreads, counts, {"captions": len(singles), "pairs": len(pairs), "goal": question.goal})
+    result = describe(spreads, {"captions": len(singles), "pairs": len(pairs), "goal": question.goal})
     show(result, console)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.plot:
-        plot(spreads, counts, arguments.plot)
+        plot(spreads, arguments.plot)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -212,6 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
         sys.exit(130)
 
 
