@@ -2,7 +2,9 @@
 # Trains with the goals gold and combat under three rewards and compares gold and monsters killed per episode.
 #   experiments/goal_test.sh                                        # about 50 minutes on two cores
 #   CONFIG=experiments/goal_test_gpu.yaml SEEDS="1 2 3" experiments/goal_test.sh     # on a GPU node
-# What is there already is not run again. Results: runs/goal_test/, and the evaluations printed at the end.
+# SECONDS_A_RUN=60 trains each run for that many seconds instead of what CONFIG says (stop.seconds).
+# What is there already is not run again. Results: runs/goal_test/ with compare.png and compare.json; the final figures are
+# printed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -22,10 +24,12 @@ for seed in $SEEDS; do
             if [ ! -f "$run/summary.json" ]; then
                 rm -rf "$run"
                 oni-ray train "$CONFIG" reward.type="$reward" annotation.goal="$goal" run.seed="$seed" \
-                    run.folder="$FOLDER" run.name="$reward-$goal-$seed"
+                    run.folder="$FOLDER" run.name="$reward-$goal-$seed" \
+                    ${SECONDS_A_RUN:+stop.seconds="$SECONDS_A_RUN"}
             fi
             oni-ray evaluate "$run" --episodes "$EPISODES" --seeds "0:$EPISODES" --json "$run/evaluation.json"
         done
     done
 done
-oni-ray compare "$FOLDER"/*-*-[0-9]* --figure gold_mean,monsters_killed_mean
+oni-ray compare "$FOLDER"/*-*-[0-9]* --figure gold_mean,monsters_killed_mean \
+    --plot "$FOLDER/compare.png" --json "$FOLDER/compare.json"

@@ -24,6 +24,7 @@ from oni_ray.interrupt import stop_request
 from oni_ray.learning.algorithms import algorithm_config
 from oni_ray.rewards import asks
 from oni_ray.rewards.service import SnapshotPoller
+from oni_ray.rollout.failures import FOLDER, FailureReports, UnplayableTask
 from oni_ray.serving.deploy import load_serve_config
 from oni_ray.telemetry.progress import Progress
 from oni_ray.telemetry.report import caption_rows, write_report
@@ -33,7 +34,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
     """Trains until a limit of `stop` or Ctrl-C, leaving everything in `folder`; returns the summary.
 
     Raises:
-        UserError: something that a person has to change, found before training starts.
+        UserError: something that a person has to change, found before training starts; or no game can be played.
     """
     checkpoints = Checkpoints(folder, config.checkpoint.keep)
     start = checkpoints.latest() if resume else None
@@ -41,6 +42,8 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
     if start:
         place_reward_model(start, folder)
         place_labels(start, folder)
+    failures = FailureReports(folder / FOLDER)
+    failures.clear()
     serve = None
     if asks(config.reward.type) is not None:
         serve = load_serve_config(Path(config.llm.serve_config)) if config.llm.backend == "serve" else None
@@ -51,7 +54,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
         advisers = start_advisers(config, folder, serve)
         cleanup.callback(stop_advisers, advisers)
         reward_source = SnapshotPoller(advisers.reward_model) if advisers.reward_model else None
-        algorithm = algorithm_config(config, advisers.store, reward_source, before.attempt).build_algo()
+        algorithm = algorithm_config(config, advisers.store, reward_source, before.attempt, failures).build_algo()
         cleanup.callback(algorithm.stop)
         if start:
             restore_algorithm(algorithm, start)
@@ -61,7 +64,7 @@ def train(config: Config, folder: Path, resume: bool, console: Console) -> dict[
         progress = Progress(config, folder, advisers, before, console)
         cleanup.callback(progress.close)
         with stop_request() as stop:
-            run_loop(config, algorithm, advisers, progress, checkpoints, stop)
+            run_loop(config, algorithm, advisers, progress, checkpoints, failures, stop)
         return finish(config, folder, algorithm, advisers, progress, checkpoints)
 
 
@@ -71,9 +74,10 @@ def run_loop(
     advisers: Advisers,
     progress: Progress,
     checkpoints: Checkpoints,
+    failures: FailureReports,
     stop: threading.Event,
 ) -> None:
-    """Trains until a limit is reached or `stop` is set."""
+    """Trains until a limit is reached or `stop` is set. Raises UnplayableTask once no runner can play any more."""
     reward_model = Notice(advisers.reward_model, "note_policy_updates")
     budget = Notice(advisers.store if config.annotation.budget_per_env_step is not None else None, "note_env_steps")
     saved_at, warned_at = 0.0, 0.0
@@ -84,6 +88,10 @@ def run_loop(
         progress.update(algorithm.train())
         reward_model.tell(progress.policy_updates)
         budget.tell(progress.env_steps)
+        if failure := failures.of_all(config.rollout.runners):
+            if progress.env_steps > 0:
+                progress.say(checkpoints.try_save(algorithm, progress.counters))
+            raise UnplayableTask(failure)
         if progress.seconds_here - saved_at >= config.checkpoint.interval_s:
             saved_at = progress.seconds_here
             progress.say(checkpoints.try_save(algorithm, progress.counters))

@@ -5,6 +5,7 @@ They are named by `env.task=module:Class`, and are the score task otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -54,8 +55,35 @@ class FaultyEveryReset(ScoreTask):
         raise OSError("a fault was injected into every reset")
 
 
+class FaultyObservation(ScoreTask):
+    """Observes nothing."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return {}, {}
+
+
+class FaultyInfo(ScoreTask):
+    """Has no captions."""
+
+    def step(self, action: int) -> Any:
+        return *super().step(action)[:4], {}
+
+
 MARKS = Path(tempfile.gettempdir()) / "faulty_process_marks"
-"""Each file in this folder lets one `FaultyProcess` kill its process. Fixed, since actors inherit no later variable."""
+"""Each file in this folder lets one `FaultyProcess` kill its process, or makes one process faulty. Fixed, since actors
+inherit no later variable."""
+
+
+class FaultyInOneProcess(ScoreTask):
+    """Raises in every step of the one process that has removed a mark."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        for mark in MARKS.glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # the other process was faster
+                mark.unlink()
+                FaultyInOneProcess.step = FaultyFirstStep.step
+        return super().reset(**kwargs)
 
 
 class FaultyProcess(ScoreTask):

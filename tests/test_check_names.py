@@ -16,7 +16,7 @@ from oni_ray.errors import UserError
     [
         (["annotation.goal=stair"], "no goal 'stair': did you mean 'stairs'"),
         (["annotation.prompt=labelv1"], "no prompt 'labelv1'"),
-        (["annotation.goal_file=nowhere.yaml"], r"goal file nowhere\.yaml"),
+        (["annotation.goal_file=nowhere.yaml"], r"goal file /.*/nowhere\.yaml cannot be read"),
         (["annotation.prompt=rank_v1"], "asks about captions, and annotation.prompt=rank_v1 about pairs"),
         (["reward.type=ranking", "annotation.prompt=label_v1"], "asks about pairs"),
     ],

@@ -72,6 +72,38 @@ def test_a_mistake_is_named(override: str, sentence: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_paths_are_absolute_and_names_stay_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {
+        "annotation.goal_file": "goals.yaml",
+        "annotation.prompt": "mine.yml",
+        "annotation.reuse": "runs/other",
+        "reward.path": "rewards/score",
+        "reward.vectors": "words.bin",
+        "llm.serve_config": "llm.yaml",
+    }
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llm.yaml").touch()
+
+    def resolved(config: Config) -> dict[str, str]:
+        values = config.model_dump()
+        return {key: values[key.partition(".")[0]][key.partition(".")[2]] for key in paths}
+
+    config = load_config(None, [f"{key}={path}" for key, path in paths.items()])
+    assert resolved(config) == {key: str(tmp_path / path) for key, path in paths.items()}
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config(tmp_path / "config.yaml") == config
+    # A file that is not there is named as it was written, and found once it is there.
+    assert load_config(None, ["llm.serve_config=llm.yaml"]).llm.serve_config == "llm.yaml"
+    assert load_config(None).llm.serve_config == "serve_configs/smollm2_cpu.yaml"
+    (tmp_path / "elsewhere" / "serve_configs").mkdir()
+    (tmp_path / "elsewhere" / "serve_configs" / "smollm2_cpu.yaml").touch()
+    assert load_config(None).llm.serve_config == str(Path("serve_configs/smollm2_cpu.yaml").absolute())
+    named = load_config(None, ["annotation.prompt=reasoned_v1", "annotation.goal=stairs"]).annotation
+    assert (named.prompt, named.goal, named.goal_file, named.reuse) == ("reasoned_v1", "stairs", None, None)
+
+
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", "\x00"])
 def test_a_bad_file_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"

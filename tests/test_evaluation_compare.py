@@ -112,6 +112,28 @@ def test_runs_are_grouped_up_to_their_seed_and_named_by_what_differs(tmp_path: P
     assert distinct_labels(tasks[:1]) == ["bow"]
 
 
+def test_files_are_grouped_by_what_they_say_and_named_by_their_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str, place: str, goals: str, text: str, *overrides: str) -> Path:
+        (tmp_path / place).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / place)
+        Path(goals).write_text(text)
+        return make_run(tmp_path / "runs" / name, rows((1, 1, 1)), f"annotation.goal_file={goals}", *overrides)
+
+    same = [run("a1", "here", "goals.yaml", "a: {}"), run("a2", "there", "goals.yaml", "a: {}", "run.seed=2")]
+    other = run("b", "there", "others.yaml", "a: {}")
+    assert [(g.label, g.runs) for g in group_runs([*same, other])] == [
+        ("classification goal_file=goals.yaml", tuple(same)),
+        ("classification goal_file=others.yaml", (other,)),
+    ]
+    changed = run("c", "elsewhere", "goals.yaml", "b: {}")
+    reused = run("d", "here", "goals.yaml", "a: {}", "annotation.reuse=runs/old")
+    assert [len(group.runs) for group in group_runs([*same, changed])] == [2, 1]
+    labels = [group.label for group in group_runs([*same, reused])]
+    assert labels == ["classification reuse=None", "classification reuse=old"]
+
+
 def test_the_command_writes_table_json_and_a_plot_of_two_panels(tmp_path: Path) -> None:
     for reward in ("none", "count"):
         for seed in (1, 2, 3):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import get_args
 
@@ -60,3 +63,21 @@ def test_the_advice_for_two_cores_gives_a_configuration() -> None:
             overrides += line.removeprefix("#   ").split()
         config = load_config(path, overrides)
         assert config.stop.seconds == 600 and config.resources.learner_gpus == config.resources.reward_gpus == 0
+
+
+@pytest.mark.parametrize("seconds", ["", "60"])
+def test_the_goal_test_passes_its_time_on_and_leaves_everything_in_its_folder(tmp_path: Path, seconds: str) -> None:
+    """The shipped script with a command in the place of oni-ray that only notes how it was called."""
+    (tmp_path / "experiments").mkdir()
+    script = shutil.copy(ROOT / "experiments" / "goal_test.sh", tmp_path / "experiments")
+    noted, stub = tmp_path / "calls", tmp_path / ".venv" / "bin" / "oni-ray"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(f'#!/bin/sh\necho "$@" >> "{noted}"\n')
+    stub.chmod(0o755)
+    variables = {"FOLDER": "out", "REWARDS": "bow", "GOALS": "gold", "SECONDS_A_RUN": seconds}
+    subprocess.run(["bash", script], env={**os.environ, **variables}, check=True, timeout=60)
+    train, evaluate, compare = noted.read_text().splitlines()
+    assert train.startswith("train experiments/goal_test.yaml reward.type=bow annotation.goal=gold run.seed=1")
+    assert train.endswith(" stop.seconds=60" if seconds else " run.name=bow-gold-1")
+    assert evaluate.startswith("evaluate out/bow-gold-1 ")
+    assert compare.endswith(" --plot out/compare.png --json out/compare.json")

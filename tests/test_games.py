@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
@@ -13,9 +14,10 @@ from oni_ray.config import load_config
 from oni_ray.envs import make_env
 from oni_ray.envs.nethack import ACTION_KEYS
 from oni_ray.rollout.collector import Collector
+from oni_ray.rollout.failures import UnplayableTask
 from oni_ray.rollout.fragment import Fragment
-from oni_ray.rollout.games import FAULTS_IN_A_ROW, Games
-from tests.faulty_envs import FaultyReset
+from oni_ray.rollout.games import FAULTS_A_GAME_AT_FIRST, FAULTS_IN_A_ROW, Games
+from tests.faulty_envs import FaultyEveryReset, FaultyFirstStep, FaultyReset
 from tests.small_policy import small_network
 from tests.wizard_mode import press
 
@@ -86,13 +88,46 @@ def test_a_seed_that_was_asked_for_is_kept_when_an_environment_is_replaced() -> 
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("columns", [1, 4])
 @pytest.mark.parametrize(
-    ("task", "fault"), [("FaultyEveryReset", OSError), ("FaultyFirstStep", ValueError)], ids=["reset", "first step"]
+    ("task", "fault"),
+    [
+        ("FaultyEveryReset", OSError("a fault was injected into every reset")),
+        ("FaultyFirstStep", ValueError("a fault was injected into every step")),
+        ("FaultyObservation", KeyError("blstats")),
+        ("FaultyInfo", KeyError("info has no caption")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fault_that_always_comes_back_is_an_error(task: str, fault: type[Exception]) -> None:
-    games = make_games(f"tests.faulty_envs:{task}", columns=1)
-    with pytest.raises(fault, match="a fault was injected into every"):
+def test_a_task_whose_games_all_raise_at_once_is_unplayable(task: str, fault: Exception, columns: int) -> None:
+    games = make_games(f"tests.faulty_envs:{task}", columns)
+    allowed = max(FAULTS_IN_A_ROW, FAULTS_A_GAME_AT_FIRST * columns)
+    with pytest.raises(UnplayableTask) as error:
         collect(games, 1)
+    assert str(error.value) == (
+        f"env.task=tests.faulty_envs:{task} cannot be played: {allowed} games in a row raised an error before a single "
+        f"step succeeded, the last one {type(fault).__name__}: {fault}"
+    )
+    assert repr(error.value.__cause__) == repr(fault)
+    assert games.replaced == allowed - 1
+    games.close()
+
+
+def test_a_fault_of_one_game_that_always_comes_back_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    games = make_games("score", columns=2)
+    collector = Collector(games, small_network(games), 4, np.random.default_rng(1))
+    collector.collect(0, 1)
+    make, broken = games._make, games._columns[0]
+
+    def make_broken() -> gym.Env:
+        env = make()
+        monkeypatch.setattr(env, "reset", FaultyEveryReset.reset.__get__(env))
+        return env
+
+    monkeypatch.setattr(games, "_make", make_broken)
+    monkeypatch.setattr(broken.env, "step", FaultyFirstStep.step.__get__(broken.env))
+    with pytest.raises(OSError, match="a fault was injected into every reset"):
+        collector.collect(0, 1)
     assert games.replaced == FAULTS_IN_A_ROW - 1
     games.close()
 

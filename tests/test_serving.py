@@ -102,7 +102,7 @@ def test_a_missing_application_is_unavailable_and_not_an_error_of_another_kind(l
         model = ServeHandleModel("no-such-app", llm_app.deployment, llm_app.model_id, timeout_s=30)
         await model.label_logprobs(["x"], CHOICES)
 
-    with pytest.raises(LanguageModelUnavailable):
+    with pytest.raises(LanguageModelUnavailable, match="Serve has no application no-such-app"):
         asyncio.run(ask())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import tree
 
 from oni_ray.checkpoint import Checkpoints, Counters, read_counters, restore_algorithm
 from oni_ray.config import load_config
+from oni_ray.envs.nethack_tasks import ScoreTask
 from oni_ray.errors import UserError
 from oni_ray.learning.algorithms import algorithm_config
+from oni_ray.telemetry.metrics import read_result
 
 SMALL = (
     "reward.type=none",
@@ -27,6 +30,16 @@ SMALL = (
     "policy.hidden_size=32",
     "env.max_episode_steps=60",
 )
+
+
+class ArrivedTask(ScoreTask):
+    """A continual task whose goal is met by each episode's first step."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(continual=True, **kwargs)
+
+    def _succeeded_now(self) -> bool:
+        return True
 
 
 def build(*overrides: str):
@@ -108,6 +121,15 @@ def test_synchronous_runs_with_equal_seeds_have_equal_losses(ray_cluster: None, 
         finally:
             algorithm.stop()
     assert losses[0] == losses[1]
+
+
+def test_a_success_that_does_not_end_the_episode_is_counted(ray_cluster: None) -> None:
+    algorithm = build("debug.synchronous=true", "env.task=tests.test_training:ArrivedTask", "env.max_episode_steps=10")
+    try:
+        row = read_result(train_until(algorithm, 1))
+    finally:
+        algorithm.stop()
+    assert row["successes"] == row["step_limits"] == row["episodes"] > 0
 
 
 def test_a_checkpoint_restores_weights_optimiser_and_counters(ray_cluster: None, tmp_path: Path) -> None:

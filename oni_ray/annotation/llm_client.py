@@ -100,8 +100,11 @@ class ServeHandleModel:
                 raise LanguageModelRefused(f"the language model refused the request: {error.cause}") from None
             self._handle = None
             raise LanguageModelUnavailable(f"{self._deployment} failed: {_first_line(error.cause)}") from None
-        # KeyError: what Serve's handle raises while its application does not exist. ConnectionError: no Ray.
-        except (RayError, RayServeException, KeyError, ConnectionError) as error:
+        except KeyError:  # what Serve's handle raises while its application does not exist
+            self._handle = None
+            reason = f"Serve has no application {self._app} yet, or no more"
+            raise LanguageModelUnavailable(reason) from None
+        except (RayError, RayServeException, ConnectionError) as error:  # ConnectionError: no Ray
             self._handle = None
             reason = f"{self._app}/{self._deployment} is not available: {type(error).__name__}: {_first_line(error)}"
             raise LanguageModelUnavailable(reason) from None

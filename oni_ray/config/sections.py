@@ -10,6 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 CAPTION_PROMPT, PAIR_PROMPT = "label_v2", "rank_v1"
 
 
+def _absolute(path: str) -> str:
+    """Found again by a resume, and by processes with another working directory."""
+    return str(Path(path).expanduser().absolute())
+
+
 class Section(BaseModel):
     """A group of settings; unknown keys are refused and values are immutable."""
 
@@ -142,9 +147,8 @@ class RewardSection(Section):
 
     @field_validator("path", "vectors")
     @classmethod
-    def _absolute(cls, value: str | None) -> str | None:
-        """Found again by a resume, and by processes with another working directory."""
-        return None if value is None else str(Path(value).expanduser().absolute())
+    def _paths(cls, value: str | None) -> str | None:
+        return None if value is None else _absolute(value)
 
     @model_validator(mode="after")
     def _count_is_left(self) -> RewardSection:
@@ -191,6 +195,16 @@ class AnnotationSection(Section):
         None, description="Run folder or data set whose labels of the same question are used at once."
     )
 
+    @field_validator("goal_file", "reuse")
+    @classmethod
+    def _paths(cls, value: str | None) -> str | None:
+        return None if value is None else _absolute(value)
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_path(cls, value: str) -> str:
+        return _absolute(value) if value.endswith((".yaml", ".yml")) else value
+
 
 class LLMSection(Section):
     """Who answers."""
@@ -198,11 +212,20 @@ class LLMSection(Section):
     backend: Literal["serve", "openai"] = Field(
         "serve", description="serve: deploy `serve_config` on this cluster; openai: any OpenAI-compatible URL."
     )
-    serve_config: str = Field("serve_configs/smollm2_cpu.yaml", description="Serve YAML to deploy (backend serve).")
+    serve_config: str = Field(
+        "serve_configs/smollm2_cpu.yaml", validate_default=True, description="Serve YAML to deploy (backend serve)."
+    )
     base_url: str | None = Field(None, description="For example http://127.0.0.1:8000/v1 (backend openai).")
     model: str | None = Field(None, description="Model id at that URL (backend openai).")
     api_key_env: str | None = Field(None, description="Environment variable that holds the API key (backend openai).")
     timeout_s: float = Field(60.0, gt=0, description="Seconds to wait for the answers to one lease.")
+
+    @field_validator("serve_config")
+    @classmethod
+    def _path_of_a_file(cls, value: str) -> str:
+        """The default names a file that a run without a language model need not have; then it stays as it is."""
+        path = _absolute(value)
+        return path if Path(path).is_file() else value
 
 
 class ResourcesSection(Section):
@@ -256,7 +279,7 @@ class Config(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     reward: RewardSection = RewardSection()
     annotation: AnnotationSection = AnnotationSection()
-    llm: LLMSection = LLMSection()
+    llm: LLMSection = Field(default_factory=LLMSection)  # in the working directory of its run, not of the import
     resources: ResourcesSection = ResourcesSection()
     checkpoint: CheckpointSection = CheckpointSection()
     log: LogSection = LogSection()

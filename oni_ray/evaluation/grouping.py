@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from oni_ray.run_folder import open_run_folder
 _ELSEWHERE = frozenset({"run", "stop", "checkpoint", "log", "resources", "debug"})
 """Sections that say where, how long and how visibly a run trains, not what."""
 _ADDRESS = frozenset({"llm.base_url", "llm.api_key_env", "llm.timeout_s", "llm.backend", "llm.serve_config"})
+_TEXTS = ("annotation.goal_file", "annotation.prompt")
+"""The keys that may hold the path of a text of one's own."""
+_PATHS = frozenset({*_TEXTS, "annotation.reuse", "reward.path", "reward.vectors"})
 _NAMING = ("reward.type", "env.task")
 """The keys that name a group by their value alone; others are written key=value."""
 
@@ -43,6 +47,7 @@ def what_is_trained(config: Config) -> dict[str, str]:
         if section not in _ELSEWHERE
         for key, value in values.items()
     }
+    flat |= {key: _text(flat[key]) for key in _TEXTS}
     return {key: value for key, value in flat.items() if key not in _ADDRESS}
 
 
@@ -60,5 +65,21 @@ def distinct_labels(settings: Sequence[dict[str, str]]) -> list[str]:
     for name, values in zip(named, settings, strict=True):
         alike = [other for other, theirs in zip(settings, named, strict=True) if theirs == name]
         differing = [key for key in values if key not in _NAMING and len({other.get(key) for other in alike}) > 1]
-        labels.append(" ".join([name, *(f"{key.partition('.')[2]}={values[key]}" for key in differing)]))
+        labels.append(" ".join([name, *(f"{key.partition('.')[2]}={_shown(key, values, alike)}" for key in differing)]))
     return labels
+
+
+def _text(value: str) -> str:
+    """A file by its name and what it says, so that copies of one in several folders are one; else `value`."""
+    path = Path(value)
+    if not (path.is_absolute() and path.is_file()):
+        return value
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}/{path.name}"
+
+
+def _shown(key: str, values: dict[str, str], alike: Sequence[dict[str, str]]) -> str:
+    """The value as a label gives it: of a path the last part alone, if that tells the groups apart."""
+    theirs = {other[key] for other in alike if key in other}
+    if key in _PATHS and len({Path(value).name for value in theirs}) == len(theirs):
+        return Path(values[key]).name
+    return values[key]

@@ -20,6 +20,7 @@ from oni_ray.learning.connector import FragmentsToBatch
 from oni_ray.learning.impala import ImpalaLearner
 from oni_ray.learning.ppo import PPOLearner
 from oni_ray.policy.module import NETWORK, ActorCriticModule
+from oni_ray.rollout.failures import FailureReports
 from oni_ray.rollout.runner import FragmentEnvRunner
 
 SAMPLER_WAIT_S = 0.1  # RLlib's default of 0 spins a core while the runners play
@@ -41,7 +42,9 @@ class FragmentPPO(PPO):
     """RLlib's PPO over fragments."""
 
 
-def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: int) -> AlgorithmConfig:
+def algorithm_config(
+    config: Config, store: Any, reward_source: Any, attempt: int, failures: FailureReports | None = None
+) -> AlgorithmConfig:
     """RLlib's configuration of a run.
 
     Args:
@@ -49,6 +52,7 @@ def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: in
         store: annotation store handle, or None.
         reward_source: a `SnapshotSource`, or None.
         attempt: how often the run was resumed before.
+        failures: where runners say that the task cannot be played.
     """
     settings, rollout, resources = config.algorithm, config.rollout, config.resources
     synchronous = config.debug.synchronous
@@ -60,7 +64,9 @@ def algorithm_config(config: Config, store: Any, reward_source: Any, attempt: in
         rllib = IMPALAConfig(FragmentIMPALA).training(timeout_s_sampler_manager=SAMPLER_WAIT_S, broadcast_interval=1)
         learner = AppoLearner if settings.name == "appo" else ImpalaLearner
     rllib = (
-        rllib.environment("captioned", env_config={"config": config, "store": store, "attempt": attempt})
+        rllib.environment(
+            "captioned", env_config={"config": config, "store": store, "attempt": attempt, "failures": failures}
+        )
         .framework("torch")
         .env_runners(
             env_runner_cls=FragmentEnvRunner,

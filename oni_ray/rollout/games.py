@@ -1,7 +1,8 @@
 """The games of one runner: B environments of one task and the view of them that the policy sees.
 
 An environment that raises costs its episode, not the run: a new one with a fresh seed takes its column. Only a fault
-that comes back before a single step succeeds, again and again, is raised.
+that comes back before a single step succeeds, again and again, is raised: as it is where other games were played, as
+`UnplayableTask` where none ever was.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from oni_ray.envs import make_env
 from oni_ray.envs.captions import caption_function
 from oni_ray.envs.episode import EpisodeStatistics
 from oni_ray.envs.observations import GlyphCropView
+from oni_ray.rollout.failures import UnplayableTask
 
 logger = logging.getLogger(__name__)
 
 FAULTS_IN_A_ROW = 5
 """Faults of one column without a successful step between them after which the fault is raised."""
+FAULTS_A_GAME_AT_FIRST = 3
+"""Faults, times the number of columns, after which a task is unplayable if no step of any column ever succeeded."""
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Games:
         self._settings = config.env
         self._caption = caption_function(config.env.caption, config.env.caption_status)
         self._seeds = seeds
+        self._played = False  # whether a step has ever succeeded
         self._known_faults: set[type] = set()
         self._columns = [_Column(self._make(), self._fresh_seed()) for _ in range(self.columns)]
 
@@ -67,7 +72,7 @@ class Games:
         """Starts a new game in column `b`, that of `seed` if given, and writes its first observation to the rows `out`.
 
         An environment that cannot is replaced, and its successor tries the same `seed`, or without one a fresh seed;
-        what the fault was is raised after FAULTS_IN_A_ROW of them.
+        what the fault was is raised after FAULTS_IN_A_ROW of them, and `UnplayableTask` if no game was ever played.
         """
         column = self._columns[b]
         while True:
@@ -75,24 +80,28 @@ class Games:
                 if column.faults:
                     column.env = self._make()
                 raw, _ = column.env.reset(seed=column.seed if seed is None else seed)
+                self.view.write(raw, out)
                 break
             except Exception as error:
                 self._fail(b, error)
         column.seed, column.length, column.total = None, 0, 0.0
-        self.view.write(raw, out)
 
     def step(self, b: int, action: int, out: dict[str, np.ndarray]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays one action and writes what it led to; reward, terminated, truncated, info (see envs/nethack.py).
 
-        If the environment raises, the episode is truncated as "aborted" with an empty caption, and `out` is left.
+        If the environment raises, or returns what cannot be read, the episode is truncated as "aborted" with an empty
+        caption, and `out` holds nothing of use.
         """
         column = self._columns[b]
         try:
             raw, reward, terminated, truncated, info = column.env.step(action)
+            if "caption" not in info:
+                raise KeyError("info has no caption")
+            self.view.write(raw, out)
         except Exception as error:
             self._fail(b, error)
             return 0.0, False, True, {"caption": "", "episode": _aborted(column)}
-        self.view.write(raw, out)
+        self._played = True
         column.faults = 0
         column.length += 1
         column.total += float(reward)
@@ -116,10 +125,16 @@ class Games:
         return int(self._seeds.spawn(1)[0].generate_state(1)[0])
 
     def _fail(self, b: int, error: Exception) -> None:
-        """Discards the environment of column `b`; its next reset makes a new one. Raises `error` if that is no use."""
+        """Discards the environment of column `b`; its next reset makes a new one. Raises an error if that is no use."""
         column = self._columns[b]
         column.faults += 1
-        if column.faults >= FAULTS_IN_A_ROW:
+        faults = sum(column.faults for column in self._columns)
+        if not self._played and faults >= max(FAULTS_IN_A_ROW, FAULTS_A_GAME_AT_FIRST * self.columns):
+            raise UnplayableTask(
+                f"env.task={self._settings.task} cannot be played: {faults} games in a row raised an error before a "
+                f"single step succeeded, the last one {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        if self._played and column.faults >= FAULTS_IN_A_ROW:
             raise error
         kind = type(error)
         logger.error(

@@ -7,6 +7,7 @@ games do. Weights are pulled from the state server at the start of every `sample
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ray.rllib.utils.metrics import (
 from oni_ray.config import Config
 from oni_ray.envs.episode import ENDS, FIGURES
 from oni_ray.rollout.collector import Collector
+from oni_ray.rollout.failures import FailureReports, UnplayableTask
 from oni_ray.rollout.fragment import Fragment
 from oni_ray.rollout.games import Games
 from oni_ray.rollout.sender import CaptionSender
@@ -42,14 +44,16 @@ COUNTS_INTERVAL_S = 5.0  # between two reports of how often captions occurred, w
 class FragmentEnvRunner(EnvRunner, Checkpointable):
     """Collects fragments for the learner and hands new captions to the annotation store.
 
-    `config.env_config` holds `config` (our `Config`), `store` (annotation store handle or None) and `attempt`
-    (how often the run was resumed, so that a resumed run plays new games).
+    `config.env_config` holds `config` (our `Config`), `store` (annotation store handle or None), `attempt`
+    (how often the run was resumed, so that a resumed run plays new games) and `failures` (where it says that the task
+    cannot be played, or None).
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         ours: Config = self.config.env_config["config"]
         self._ours = ours
+        self._failures: FailureReports | None = self.config.env_config["failures"]
         self.worker_index = self.worker_index or 0
         self._spaces = kwargs.get("spaces")
         self._env_runner_state_server: Any = None
@@ -94,15 +98,22 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         return {INPUT_ENV_SPACES: single, INPUT_ENV_SINGLE_SPACES: single, DEFAULT_MODULE_ID: single}
 
     def sample(self, **kwargs: Any) -> list[Fragment]:
-        """One fragment under the newest weights; its new captions are on their way to the store."""
+        """One fragment under the newest weights; its new captions are on their way to the store.
+
+        Where the task cannot be played that is reported, and raised (in the driver) or the end of this process.
+        """
         self._pull_weights()
-        if self._collector is None:
-            assert self.games is not None
-            seed = [self._ours.run.seed, self.config.env_config["attempt"], self.worker_index, 1]
-            self._collector = Collector(
-                self.games, self.module.network, self._ours.rollout.fragment_length, np.random.default_rng(seed)
-            )
-        fragment = self._collector.collect(self._weights_seq_no, self.worker_index)
+        try:
+            fragment = self._play()
+        except UnplayableTask as failure:
+            if self._failures is None:
+                raise
+            told = self._failures.write(self.worker_index, failure)
+            if self.worker_index == 0:
+                raise told from failure
+            # As RLlib does it after any error, but without the pause where nobody else plays either.
+            self._failures.wait_for_all(self._ours.rollout.runners, self.config.delay_between_env_runner_restarts_s)
+            sys.exit(1)
         if self._sender is not None:
             occurrences = np.bincount(fragment.caption_index.ravel(), minlength=len(fragment.captions))
             self._sender.offer(fragment.captions, occurrences)
@@ -153,6 +164,19 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         """Closes the games."""
         if self.games is not None:
             self.games.close()
+
+    def _play(self) -> Fragment:
+        if self._collector is not None:
+            return self._collector.collect(self._weights_seq_no, self.worker_index)
+        assert self.games is not None
+        seed = [self._ours.run.seed, self.config.env_config["attempt"], self.worker_index, 1]
+        self._collector = Collector(
+            self.games, self.module.network, self._ours.rollout.fragment_length, np.random.default_rng(seed)
+        )
+        fragment = self._collector.collect(self._weights_seq_no, self.worker_index)
+        if self._failures is not None:
+            self._failures.withdraw(self.worker_index)
+        return fragment
 
     def _pull_weights(self) -> None:
         if self._env_runner_state_server is None:
