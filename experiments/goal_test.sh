@@ -2,7 +2,8 @@
 # Trains with the goals gold and combat under three rewards and compares gold and monsters killed per episode.
 #   experiments/goal_test.sh                                        # about 50 minutes on two cores
 #   CONFIG=experiments/goal_test_gpu.yaml SEEDS="1 2 3" experiments/goal_test.sh     # on a GPU node
-# SECONDS_A_RUN=60 trains each run for that many seconds instead of what CONFIG says (stop.seconds).
+# SECONDS_A_RUN=60 trains each run for that many seconds instead of what CONFIG says (stop.seconds); OPTIONS="llm.backend=..."
+# are further options of `oni-ray train`.
 # What is there already is not run again. Results: runs/goal_test/ with compare.png and compare.json; the final figures are
 # printed at the end.
 set -euo pipefail
@@ -23,9 +24,10 @@ for seed in $SEEDS; do
             if [ -f "$run/evaluation.json" ]; then continue; fi
             if [ ! -f "$run/summary.json" ]; then
                 rm -rf "$run"
+                # shellcheck disable=SC2086  # several words are wanted
                 oni-ray train "$CONFIG" reward.type="$reward" annotation.goal="$goal" run.seed="$seed" \
                     run.folder="$FOLDER" run.name="$reward-$goal-$seed" \
-                    ${SECONDS_A_RUN:+stop.seconds="$SECONDS_A_RUN"}
+                    ${SECONDS_A_RUN:+stop.seconds="$SECONDS_A_RUN"} ${OPTIONS:-}
             fi
             oni-ray evaluate "$run" --episodes "$EPISODES" --seeds "0:$EPISODES" --json "$run/evaluation.json"
         done
