@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from oni_ray.annotation.messages import LabelDelta, PreferenceDelta
+from oni_ray.cli import plain_endings
 from oni_ray.config import load_config
-from oni_ray.errors import UserError
 from oni_ray.evaluation.progress_bar import ProgressBar
 from oni_ray.offline.dataset import read_captions
 from oni_ray.offline.labels import load_caption_labels, load_preferences
@@ -211,7 +210,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; a UserError becomes its sentence and status 2, Ctrl-C status 130."""
+    """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="data set with labels of captions and of pairs")
     parser.add_argument("--motif", type=Path, required=True, help="folder made by `oni-ray fit-reward`")
@@ -220,15 +219,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    console = Console()
-    try:
-        run(parser.parse_args(arguments), console)
-    except UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+    given = parser.parse_args(arguments)
+    with plain_endings(parser.prog):
+        run(given, Console())
 
 
 if __name__ == "__main__":

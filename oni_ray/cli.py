@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -155,22 +157,29 @@ def check_names(settings: Config) -> None:
             )
 
 
-def run() -> None:
-    """Entry point: a `UserError` becomes its sentence and exit status 2, Ctrl-C status 130."""
+@contextmanager
+def plain_endings(name: str) -> Iterator[None]:
+    """A `UserError`, or trouble with the disk, becomes its sentence and exit status 2, Ctrl-C status 130."""
     try:
-        app()
+        yield
     except UserError as error:
-        print(f"oni-ray: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         sys.exit(130 if isinstance(error, Interrupted) else 2)
     except OSError as error:
         sentence = disk_trouble(error)
         if sentence is None:
             raise
-        print(f"oni-ray: {sentence}", file=sys.stderr)
+        print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def run() -> None:
+    """Entry point."""
+    with plain_endings("oni-ray"):
+        app()
 
 
 if __name__ == "__main__":
