@@ -61,8 +61,8 @@ class _Text:
         return self.occurrences * 0.1**self.returns
 
     def is_needed(self) -> bool:
-        """Whether a caption depends on it; those that a person has labelled as a whole do not."""
-        return any(caption.corrected is None for caption in self.captions)
+        """Whether the label of a caption may depend on it."""
+        return not all(caption.is_decided() for caption in self.captions)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,17 +74,19 @@ class _Caption:
     corrected: bool | None = None
     position: int = -1  # in the list of labels
 
+    def is_decided(self) -> bool:
+        """Whether no answer about another of its texts can change the label: one helpful sentence is enough."""
+        return self.corrected is not None or self.derive_helpful()
+
     def derive_fate(self) -> _Fate:
-        if self.corrected is not None:
+        if self.is_decided():
             return _Fate.LABELLED
         stages = {text.stage for text in self.texts}
         if _Stage.DROPPED in stages:
             return _Fate.DROPPED
         if _Stage.WAITING in stages or _Stage.LEASED in stages:
             return _Fate.QUEUED
-        if _Stage.INVALID in stages and not self.derive_helpful():
-            return _Fate.INVALID
-        return _Fate.LABELLED
+        return _Fate.INVALID if _Stage.INVALID in stages else _Fate.LABELLED
 
     def derive_helpful(self) -> bool:
         if self.corrected is not None:
@@ -140,9 +142,10 @@ class CaptionLedger(Ledger[str]):
             self._fates[_Fate.QUEUED] += 1
             for text in known.texts:
                 text.captions.append(known)
+        decided = known.is_decided()
         for unit, text in zip(units, known.texts, strict=True):
             text.occurrences += 1 if occurrences is None else occurrences
-            if known.corrected is None:
+            if not decided:
                 self._want(unit, text)
         self._update(known)
         self._drop_overflow()
@@ -239,6 +242,16 @@ class CaptionLedger(Ledger[str]):
         self._out.discard(unit)
         text.answer = answer
         self._move(text, stage)
+        if answer.outcome is Outcome.HELPFUL:
+            for caption in text.captions:
+                self._forget_needless(caption)
+
+    def _forget_needless(self, decided: _Caption) -> None:
+        """Takes the texts of a decided caption out of the queue that no other caption waits for."""
+        for unit, text in zip(self._units(decided.caption), decided.texts, strict=True):
+            if text.stage is _Stage.WAITING and not text.is_needed():
+                self._queue.remove(unit)
+                self._move(text, _Stage.DROPPED)
 
     def requeue_invalid(self) -> int:
         units = [unit for unit, text in self._texts.items() if text.stage is _Stage.INVALID and text.is_needed()]
@@ -262,10 +275,7 @@ class CaptionLedger(Ledger[str]):
         if caption is not None:
             caption.corrected = answer.outcome is Outcome.HELPFUL
             self._update(caption)
-            for unit, text in zip(self._units(caption.caption), caption.texts, strict=True):
-                if text.stage is _Stage.WAITING and not text.is_needed():
-                    self._queue.remove(unit)
-                    self._move(text, _Stage.DROPPED)
+            self._forget_needless(caption)
 
     # -- the reward model's opinion
 
