@@ -56,7 +56,7 @@ def fragment_of(captions: list[str], ends: dict[int, EpisodeStatistics], runner:
 
 def apply(fragment: Fragment, table: dict[str, float], **changes) -> np.ndarray:
     settings = RewardSection(**{"extrinsic_coefficient": 0.1, "intrinsic_coefficient": 0.4, **changes})
-    reward = IntrinsicReward(settings, CaptionReward(snapshot=RetrievalSnapshot(1, table)))
+    reward = IntrinsicReward(settings, CaptionReward(snapshot=RetrievalSnapshot.of(1, table)))
     steps = Steps(*merge_captions([fragment]))
     return reward.apply(steps, fragment.caption_count, fragment.rewards).total[:, 0]
 
@@ -111,13 +111,13 @@ def test_a_greeting_of_the_new_game_is_never_in_the_fragment() -> None:
 def test_nothing_is_rewarded_before_the_first_snapshot_and_empty_captions_never() -> None:
     reward = CaptionReward()
     assert reward.rewards(["You kill the newt!"]).tolist() == [0.0]
-    reward.use(RetrievalSnapshot(1, {"": 1.0, "a": 1.0}))
+    reward.use(RetrievalSnapshot.of(1, {"": 1.0, "a": 1.0}))
     assert reward.rewards(["", "a", "b"]).tolist() == [0.0, 1.0, 0.0]
 
 
 def test_the_newest_snapshot_counts_and_its_drift_is_measured() -> None:
     class Source:
-        snapshots = [RetrievalSnapshot(1, {"a": 1.0}), None, RetrievalSnapshot(2, {"b": 1.0})]  # noqa: RUF012
+        snapshots = [RetrievalSnapshot.of(1, {"a": 1.0}), None, RetrievalSnapshot.of(2, {"b": 1.0})]  # noqa: RUF012
 
         def poll(self, version: int):
             return self.snapshots.pop(0)
@@ -144,9 +144,9 @@ def test_the_drift_is_measured_on_few_captions_however_many_were_met() -> None:
 
     asked: list[int] = []
     captions = [f"caption {i}" for i in range(5000)]
-    reward = CaptionReward(snapshot=RetrievalSnapshot(1, {}))
+    reward = CaptionReward(snapshot=RetrievalSnapshot.of(1, {}))
     reward.rewards(captions)
-    reward.use(CountingSnapshot(2, {"caption 4999": 1.0}))
+    reward.use(CountingSnapshot.of(2, {"caption 4999": 1.0}))
     assert asked == [DRIFT_CAPTIONS]
     assert reward.drift == pytest.approx(1 / DRIFT_CAPTIONS)
 

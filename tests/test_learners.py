@@ -23,7 +23,7 @@ class OneSnapshot:
         self.table = table
 
     def poll(self, version: int) -> RetrievalSnapshot | None:
-        return RetrievalSnapshot(1, self.table) if version == 0 else None
+        return RetrievalSnapshot.of(1, self.table) if version == 0 else None
 
 
 def make_learner(algorithm: str, source=None, *overrides: str) -> tuple[FragmentLearner, list[Fragment]]:
@@ -57,7 +57,7 @@ def test_the_loss_sees_the_reward_of_the_formula(algorithm: str, monkeypatch: py
     learner, (fragment,) = make_learner(algorithm)
     index = fragment.caption_index
     favourite = max(range(1, len(fragment.captions)), key=lambda i: int((index == i).sum()))
-    learner.reward.step_reward.use(RetrievalSnapshot(1, {fragment.captions[favourite]: 1.0}))
+    learner.reward.step_reward.use(RetrievalSnapshot.of(1, {fragment.captions[favourite]: 1.0}))
     seen = []
     original = learner.trajectory
     monkeypatch.setattr(learner, "trajectory", lambda batch: seen.append(original(batch)) or seen[-1])

@@ -42,7 +42,7 @@ class StubbornActor:
 
     def snapshot_if_newer(self, version: int) -> RetrievalSnapshot | None:
         self._act()
-        return RetrievalSnapshot(7, {"a": 1.0}) if version < 7 else None
+        return RetrievalSnapshot.of(7, {"a": 1.0}) if version < 7 else None
 
     def status(self) -> str:
         self._act()

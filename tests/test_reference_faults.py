@@ -195,7 +195,7 @@ def looks_of_the_learner(steps: int) -> int:
     captions = ("", *(CountedCaption(f"caption {i}") for i in range(20)))
     fragments = [fragment_of(captions, steps, columns=16) for _ in range(2)]
     reward = IntrinsicReward(
-        RewardSection(), CaptionReward(snapshot=RetrievalSnapshot(1, {str(c): 1.0 for c in captions}))
+        RewardSection(), CaptionReward(snapshot=RetrievalSnapshot.of(1, {str(c): 1.0 for c in captions}))
     )
     tally = CaptionTally()
     CountedCaption.looks = 0

@@ -29,6 +29,7 @@ RETRY_S = 2.0
 PATIENCE_S = 30.0  # after which an unanswered poll is sent again
 SCORED_QUESTIONS = 2000  # waiting questions that get a score after a publication
 SCORING_TIMEOUT_S = 10.0
+PUBLISHING_SHARE = 0.2  # of the time at most: with a million labels a publication takes seconds
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class RewardService:
         self._version = 0
         self._snapshot: RewardSnapshot | None = None
         self._published = time.monotonic()
+        self._pause_s = settings.publish_interval_s
         self._policy_updates = 0
         self._trained_updates = 0
         self._metrics: dict[str, float] = {}
@@ -107,7 +109,7 @@ class RewardService:
         delta = await call(self._store, "labels_since", self._cursor, wait_s=wait_s)
         async with self._busy:
             changed = await asyncio.to_thread(self._learn, delta)
-        if changed and time.monotonic() - self._published >= self._settings.publish_interval_s:
+        if changed and time.monotonic() - self._published >= self._pause_s:
             await self.publish()
             if self._score_questions:
                 await self._score()
@@ -140,6 +142,7 @@ class RewardService:
         Were it shown first, a death in between would bring the same version number back with another function.
         """
         async with self._busy:
+            begin = time.monotonic()
             version = self._version + 1
             snapshot = await asyncio.to_thread(self._model.snapshot, version)
             metrics = await asyncio.to_thread(self._model.metrics)
@@ -156,6 +159,9 @@ class RewardService:
             self._version, self._snapshot, self._metrics = version, snapshot, metrics
             self._changed = False
             self._published = time.monotonic()
+            if self._pause_s > 0:  # 0 asks for every change at once
+                took = self._published - begin
+                self._pause_s = max(self._settings.publish_interval_s, took * (1 / PUBLISHING_SHARE - 1))
 
     async def snapshot_if_newer(self, version: int) -> RewardSnapshot | None:
         """The newest snapshot if its version is above `version`, else None.
