@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MiniHack-MultiRoom-N4 with every reward, three seeds each, and one plot of the success rate against steps and minutes.
-#   experiments/multiroom.sh            # about 90 minutes on two cores; what is there already is not run again
+#   experiments/multiroom.sh            # about 100 minutes on two cores; what is there already is not run again
 #   SECONDS_A_RUN=60 SEEDS="1" experiments/multiroom.sh     # a quick look
 # The language model is served once for all runs. Results: runs/multiroom/, docs/multiroom.png, docs/multiroom.json.
 set -euo pipefail
