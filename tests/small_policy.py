@@ -11,16 +11,7 @@ from oni_ray.rollout.games import Games
 def small_network(games: Games, core: str = "lstm") -> ActorCritic:
     """An actor-critic for what `games` show and take, equal for equal arguments."""
     torch.manual_seed(0)
-    space = games.observation_space
-    spec = NetworkSpec(
-        glyphs=int(space["glyphs"].high.max()) + 1,
-        crop=games.view.crop,
-        status=space["status"].shape[0],
-        actions=int(games.action_space.n),
-        core=core,
-        hidden_size=32,
-    )
-    network = ActorCritic(spec)
+    network = ActorCritic(NetworkSpec(games.observation_space, int(games.action_space.n), core=core, hidden_size=32))
     with torch.no_grad():  # the initial policy is all but uniform; make mistakes in the state visible
         network.heads.weight.mul_(200)
     return network

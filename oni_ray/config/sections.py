@@ -61,13 +61,21 @@ class RolloutSection(Section):
 class PolicySection(Section):
     """The network."""
 
-    encoder: Literal["glyph_crop"] = Field("glyph_crop", description="How an observation becomes a vector.")
-    crop: int = Field(9, ge=3, le=21, description="Side of the square map crop around the hero, in tiles; odd.")
-    glyph_embedding: int = Field(16, ge=1, description="Width of a glyph's embedding.")
-    channels: int = Field(32, ge=1, description="Channels of the two convolutions over the crop.")
-    message_words: int = Field(16, ge=1, description="Words of the message that the policy reads.")
-    message_vocabulary: int = Field(4096, ge=2, le=32768, description="Hash buckets for message words.")
-    message_embedding: int = Field(32, ge=1, description="Width of a message word's embedding.")
+    encoder: Literal["glyph_crop", "rendered"] = Field(
+        "glyph_crop",
+        description="How an observation becomes a vector. glyph_crop: embedded map tiles and message words; rendered: "
+        "a picture of the 12x12 characters around the hero and the message's characters, as the reference.",
+    )
+    crop: int = Field(
+        9, ge=3, le=21, description="Side of the square map crop around the hero, in tiles; odd (glyph_crop)."
+    )
+    glyph_embedding: int = Field(16, ge=1, description="Width of a glyph's embedding (glyph_crop).")
+    channels: int = Field(
+        32, ge=1, description="Channels of the first convolution; the others have as many, or twice and 4x (rendered)."
+    )
+    message_words: int = Field(16, ge=1, description="Words of the message that the policy reads (glyph_crop).")
+    message_vocabulary: int = Field(4096, ge=2, le=32768, description="Hash buckets for message words (glyph_crop).")
+    message_embedding: int = Field(32, ge=1, description="Width of a message word's embedding (glyph_crop).")
     core: Literal["lstm", "gru"] = Field("lstm", description="Recurrent core.")
     hidden_size: int = Field(256, ge=1, description="Units of the recurrent core.")
 

@@ -1,8 +1,8 @@
 """What the policy sees of a NetHack observation: a crop of the map around the hero, the status line and the message.
 
-`GlyphCropView.write` fills rows of arrays that the rollout owns, once for every env step, so it is written for speed:
-the crop is one slice of a padded map, and the hashed words of a message are looked up. The full map is left out on
-purpose: most of it is blank, and it would be most of the bytes that a fragment carries.
+A view's `write` fills rows of arrays that the rollout owns, once for every env step, so it is written for speed: a crop
+is one slice of a padded map, and the hashed words of a message are looked up. The full map is left out on purpose: most
+of it is blank, and it would be most of the bytes that a fragment carries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from math import log1p
+from typing import Protocol
 
 import gymnasium
 import numpy as np
@@ -37,8 +38,41 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _CACHED_MESSAGES = 8192
 
 
+class View(Protocol):
+    """Turns raw observations into the arrays that one of the policy's encoders reads."""
+
+    space: gymnasium.spaces.Dict
+    """The arrays by name."""
+    raw_keys: tuple[str, ...]
+    """The raw observation keys that `write` reads."""
+
+    def write(self, raw: dict[str, np.ndarray], out: dict[str, np.ndarray]) -> None:
+        """Writes one observation into `out`, whose arrays have the shapes and dtypes of `space`."""
+
+
+class MapCrop:
+    """Square crops of one [21, 79] map around the hero, who is at row and column `side // 2`."""
+
+    def __init__(self, side: int, beyond: int, dtype: type[np.generic]) -> None:
+        """
+        Args:
+            side: rows and columns of the crop.
+            beyond: what the crop shows beyond the map's border.
+            dtype: the map's.
+        """
+        before = side // 2
+        self._side = side
+        self._padded = np.full((_MAP_ROWS + side - 1, _MAP_COLUMNS + side - 1), beyond, dtype)
+        self._map = self._padded[before : before + _MAP_ROWS, before : before + _MAP_COLUMNS]
+
+    def write(self, whole: np.ndarray, x: int, y: int, out: np.ndarray) -> None:
+        """Writes the crop of the map `whole` around column `x` and row `y` into `out`, [side, side]."""
+        self._map[...] = whole
+        out[...] = self._padded[y : y + self._side, x : x + self._side]
+
+
 class GlyphCropView:
-    """Turns raw NLE observations (glyphs, blstats, message) into the policy's arrays.
+    """The view of the encoder `glyph_crop`: tiles as glyph numbers, the message as words.
 
     `space` is a Dict of
         glyphs: [crop, crop] int16, the map around the hero, who is in the middle; beyond the map nle.nethack.MAX_GLYPH.
@@ -46,8 +80,7 @@ class GlyphCropView:
         message: [words] int16, the first words of the message, lower-cased and hashed into 1..vocabulary-1; 0 pads.
     """
 
-    raw_keys = ("glyphs", "blstats", "message")
-    """The raw observation keys that `write` reads."""
+    raw_keys: tuple[str, ...] = ("glyphs", "blstats", "message")
 
     def __init__(self, crop: int = 9, words: int = 16, vocabulary: int = 4096) -> None:
         """
@@ -64,7 +97,7 @@ class GlyphCropView:
             raise ValueError(f"words must be at least 1, not {words}")
         if not 2 <= vocabulary <= 32768:
             raise ValueError(f"vocabulary must be between 2 and 32768, not {vocabulary}")
-        self.crop, self.words, self.vocabulary = crop, words, vocabulary
+        self.words, self.vocabulary = words, vocabulary
         self.space = gymnasium.spaces.Dict(
             {
                 "glyphs": gymnasium.spaces.Box(0, nethack.MAX_GLYPH, (crop, crop), np.int16),
@@ -72,18 +105,14 @@ class GlyphCropView:
                 "message": gymnasium.spaces.Box(0, vocabulary - 1, (words,), np.int16),
             }
         )
-        radius = crop // 2
-        self._padded = np.full((_MAP_ROWS + 2 * radius, _MAP_COLUMNS + 2 * radius), nethack.MAX_GLYPH, np.int16)
-        self._map = self._padded[radius : radius + _MAP_ROWS, radius : radius + _MAP_COLUMNS]
+        self._glyphs = MapCrop(crop, nethack.MAX_GLYPH, np.int16)
         self._word_ids: dict[bytes, np.ndarray] = {}
 
     def write(self, raw: dict[str, np.ndarray], out: dict[str, np.ndarray]) -> None:
         """Writes one observation into `out`, whose arrays have the shapes and dtypes of `space`."""
         status = raw["blstats"].tolist()
-        x, y = status[0], status[1]
-        self._map[...] = raw["glyphs"]
-        out["glyphs"][...] = self._padded[y : y + self.crop, x : x + self.crop]
-        out["status"][...] = _status_features(status)
+        self._glyphs.write(raw["glyphs"], status[0], status[1], out["glyphs"])
+        out["status"][...] = status_features(status)
         message = raw["message"].tobytes()
         ids = self._word_ids.get(message)
         out["message"][...] = self._hash_words(message) if ids is None else ids
@@ -101,7 +130,7 @@ class GlyphCropView:
         return ids
 
 
-def _status_features(status: list[int]) -> tuple[float, ...]:
+def status_features(status: list[int]) -> tuple[float, ...]:
     """The values named by STATUS_FEATURES, from the 27 numbers of NLE's blstats."""
     x, y, strength, _, dexterity, constitution, intelligence, wisdom, charisma = status[:9]
     score, hp, max_hp, depth, gold, energy, max_energy, armour_class, _, experience_level = status[9:19]

@@ -27,17 +27,8 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
         space, actions = self.observation_space, self.action_space
         if not isinstance(space, gym.spaces.Dict) or not isinstance(actions, gym.spaces.Discrete):
             raise TypeError(f"needs a Dict observation and Discrete action space, got {space} and {actions}")
-        glyphs, status = space["glyphs"], space["status"]
-        assert isinstance(glyphs, gym.spaces.Box) and status.shape is not None
-        self.network = ActorCritic(
-            NetworkSpec(
-                glyphs=int(glyphs.high.max()) + 1,
-                crop=glyphs.shape[0],
-                status=status.shape[0],
-                actions=int(actions.n),
-                **cast(dict[str, Any], self.model_config)[NETWORK],
-            )
-        )
+        settings = cast(dict[str, Any], self.model_config)[NETWORK]
+        self.network = ActorCritic(NetworkSpec(space, int(actions.n), **settings))
 
     def get_initial_state(self) -> dict[str, torch.Tensor]:
         """State of one game at its start, name -> [H]."""

@@ -1,4 +1,4 @@
-"""The actor-critic network: a glyph-crop encoder, a recurrent core that respects episode starts, two heads.
+"""The actor-critic network: an encoder, a recurrent core that respects episode starts, two heads.
 
 Everything is time first: [T, B, ...]. The core is run over stretches of time in which no game starts anew, so a
 fragment without an episode start costs one call of the fused LSTM or GRU kernel.
@@ -9,19 +9,23 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import gymnasium as gym
 import torch
 from torch import nn
+
+from oni_ray.policy.rendered import RenderedEncoder
 
 State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Sizes of the network; see the `policy` section of the configuration for their meaning."""
+    """Sizes of the network; see the `policy` section of the configuration for their meaning.
 
-    glyphs: int
-    crop: int
-    status: int
+    `space` has what the encoder's view gives (`envs/observations.py`), `actions` is the number of actions.
+    """
+
+    space: gym.spaces.Dict
     actions: int
     encoder: str = "glyph_crop"
     glyph_embedding: int = 16
@@ -31,14 +35,21 @@ class NetworkSpec:
     core: str = "lstm"
     hidden_size: int = 256
 
+    def box(self, name: str) -> gym.spaces.Box:
+        """What the view gives under `name`."""
+        part = self.space[name]
+        assert isinstance(part, gym.spaces.Box)
+        return part
+
 
 class GlyphCropEncoder(nn.Module):
     """Map crop around the hero, status line and message words -> one vector a step."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
-        side = (spec.crop - 1) // 2 + 1
-        self.glyphs = nn.Embedding(spec.glyphs, spec.glyph_embedding)
+        glyphs = spec.box("glyphs")
+        side = (glyphs.shape[0] - 1) // 2 + 1
+        self.glyphs = nn.Embedding(int(glyphs.high.max()) + 1, spec.glyph_embedding)
         self.map = nn.Sequential(
             nn.Conv2d(spec.glyph_embedding, spec.channels, 3, padding=1),
             nn.ReLU(),
@@ -48,7 +59,7 @@ class GlyphCropEncoder(nn.Module):
             nn.Linear(spec.channels * side * side, spec.hidden_size),
             nn.ReLU(),
         )
-        self.status = nn.Sequential(nn.Linear(spec.status, 64), nn.ReLU())
+        self.status = nn.Sequential(nn.Linear(spec.box("status").shape[0], 64), nn.ReLU())
         self.message = nn.EmbeddingBag(spec.message_vocabulary, spec.message_embedding, mode="mean", padding_idx=0)
         self.width = spec.hidden_size + 64 + spec.message_embedding
 
@@ -65,7 +76,11 @@ class GlyphCropEncoder(nn.Module):
         )
 
 
-ENCODERS = {"glyph_crop": GlyphCropEncoder}
+ENCODERS: dict[str, type[GlyphCropEncoder | RenderedEncoder]] = {
+    "glyph_crop": GlyphCropEncoder,
+    "rendered": RenderedEncoder,
+}
+"""Encoders by `policy.encoder`: made of a `NetworkSpec`, [N, ...] observations -> [N, width] float32."""
 
 
 class ActorCritic(nn.Module):

@@ -15,11 +15,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from oni_ray.config import Config
+from oni_ray.config import Config, PolicySection
 from oni_ray.envs import make_env
 from oni_ray.envs.captions import caption_function
 from oni_ray.envs.episode import EpisodeStatistics
-from oni_ray.envs.observations import GlyphCropView
+from oni_ray.envs.observations import GlyphCropView, View
+from oni_ray.envs.rendered_view import RenderedView
 from oni_ray.rollout.failures import UnplayableTask
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,13 @@ FAULTS_IN_A_ROW = 5
 """Faults of one column without a successful step between them after which the fault is raised."""
 FAULTS_A_GAME_AT_FIRST = 3
 """Faults, times the number of columns, after which a task is unplayable if no step of any column ever succeeded."""
+
+
+def make_view(policy: PolicySection) -> View:
+    """The view that the configured encoder reads."""
+    if policy.encoder == "rendered":
+        return RenderedView()
+    return GlyphCropView(policy.crop, policy.message_words, policy.message_vocabulary)
 
 
 @dataclass
@@ -48,7 +56,7 @@ class Games:
         self.columns = config.rollout.envs_per_runner
         self.replaced = 0
         """Environments that raised and were replaced."""
-        self.view = GlyphCropView(config.policy.crop, config.policy.message_words, config.policy.message_vocabulary)
+        self.view = make_view(config.policy)
         self._settings = config.env
         self._caption = caption_function(config.env.caption, config.env.caption_status)
         self._seeds = seeds
