@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oni_ray import __version__
-from oni_ray.commands import evaluation, judging, offline
+from oni_ray.commands import evaluation, judging, offline, profiling
 from oni_ray.errors import Interrupted, UserError
 from oni_ray.outputs import disk_trouble, only_writer
 
@@ -134,6 +134,7 @@ app.command()(judging.judge)
 app.command()(offline.collect)
 app.command()(offline.annotate)
 app.command()(offline.fit_reward)
+app.command()(profiling.profile)
 
 
 def check_names(settings: Config) -> None:

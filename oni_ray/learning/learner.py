@@ -33,6 +33,7 @@ from oni_ray.policy.network import ENCODERS
 from oni_ray.rewards import make_step_reward
 from oni_ray.rewards.base import RewardSetup, Steps
 from oni_ray.rollout.fragment import Fragment
+from oni_ray.telemetry.phases import IDLE, LEARNER_PHASES, PhaseClock
 
 Batch = dict[str, Any]
 TALLY = "caption_tally"
@@ -58,6 +59,7 @@ class FragmentLearner(TorchLearner):
         self.reward = IntrinsicReward(ours.reward, step_reward)
         self.tally = CaptionTally()
         self._returns = IntrinsicReturns()
+        self._clock = PhaseClock(LEARNER_PHASES)
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Adam with the configured epsilon."""
@@ -76,6 +78,7 @@ class FragmentLearner(TorchLearner):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """One training step on a batch of fragments; returns reduced metrics, with the new weights if asked for."""
+        self._clock.enter("batch")
         if training_data is not None:
             training_data.solve_refs()
             episodes = cast(list[Fragment], training_data.episodes)
@@ -83,14 +86,18 @@ class FragmentLearner(TorchLearner):
             raise ValueError("a training step needs fragments")
         self.before_gradient_based_update(timesteps=timesteps or {})
         batch, shared = self.make_batch(episodes)
+        self._clock.enter("reward")
         self.add_intrinsic_reward(episodes, batch, shared)
         self._weights_seq_no += 1
+        self._clock.enter("gradient")
         self.learn(batch)
+        self._clock.enter("publish")
         self._log_steps(episodes)
         self.after_gradient_based_update(timesteps=timesteps or {})
         result = self.metrics.reduce()
         if return_state:
             result["_rl_module_state_after_update"] = self._weights()
+        self._clock.enter(IDLE)
         return result
 
     def make_batch(self, fragments: list[Fragment]) -> tuple[Batch, dict[str, Any]]:
@@ -116,6 +123,11 @@ class FragmentLearner(TorchLearner):
     def learn(self, batch: Batch) -> None:
         """One gradient step on the whole batch."""
         self._update({DEFAULT_MODULE_ID: batch})
+
+    def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
+        """As RLlib's; what it costs is measured."""
+        with self._clock("optimiser"):
+            super().apply_gradients(gradients_dict)
 
     def trajectory(self, batch: Batch) -> Trajectory:
         """The part of the batch that the targets depend on."""
@@ -221,6 +233,8 @@ class FragmentLearner(TorchLearner):
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_TRAINED), steps, reduce="sum")
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME), steps, reduce="lifetime_sum")
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
+        for phase, seconds in self._clock.take().items():
+            self.metrics.log_value(("phase_seconds", phase), seconds, reduce="lifetime_sum")
 
 
 def _to_device(value: Any, device: torch.device) -> Any:

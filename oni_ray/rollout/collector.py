@@ -13,26 +13,38 @@ from oni_ray.policy.network import ActorCritic, State
 from oni_ray.rollout.episodic import CaptionRecorder
 from oni_ray.rollout.fragment import EndedEpisode, Fragment
 from oni_ray.rollout.games import Games
+from oni_ray.telemetry.phases import RUNNER_PHASES, PhaseClock
 
 
 class Collector:
     """Plays B games with a policy and returns fragments of T steps; episodes go on from fragment to fragment."""
 
-    def __init__(self, games: Games, network: ActorCritic, length: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        games: Games,
+        network: ActorCritic,
+        length: int,
+        rng: np.random.Generator,
+        clock: PhaseClock | None = None,
+    ) -> None:
+        """Starts the games. clock: that of the loop that this is part of; by default one of its own."""
         self._games = games
         self._network = network
         self._length = length
         self._rng = rng
+        self._clock = clock or PhaseClock(RUNNER_PHASES)
         self._recorder = CaptionRecorder(games.columns)
         self._state: State = network.initial_state(games.columns)
         self._next = self._allocate(1)
         self._next_resets = np.ones(games.columns, dtype=bool)
-        for b in range(games.columns):
-            games.reset(b, _rows(self._next, 0, b))
+        with self._clock("reset"):
+            for b in range(games.columns):
+                games.reset(b, _rows(self._next, 0, b))
 
     @torch.inference_mode()
     def collect(self, weights_seq_no: int, runner: int) -> Fragment:
         """Plays T steps of every game."""
+        self._clock.enter("env")
         length, columns = self._length, self._games.columns
         observations = self._allocate(length + 1)
         for name, array in observations.items():
@@ -47,7 +59,9 @@ class Collector:
         episodes: list[EndedEpisode] = []
         self._recorder.start_fragment()
         for t in range(length):
+            self._clock.enter("inference")
             actions[t], logp[t] = self._act(observations, resets, t)
+            self._clock.enter("env")
             for b in range(columns):
                 out = _rows(observations, t + 1, b)
                 rewards[t, b], dead, cut, info = self._games.step(b, int(actions[t, b]), out)
@@ -57,10 +71,12 @@ class Collector:
                     if cut and not dead:
                         # A game that broke off leaves no final observation; the one before is the nearest.
                         final = t + 1 if info["episode"].end == "step_limit" else t
-                        truncation_values[t, b] = self._value(observations, final, b)
+                        with self._clock("inference"):
+                            truncation_values[t, b] = self._value(observations, final, b)
                     episodes.append(EndedEpisode(t, b, info["episode"]))
                     self._recorder.end_episode(b)
-                    self._games.reset(b, out)
+                    with self._clock("reset"):
+                        self._games.reset(b, out)
                     resets[t + 1, b] = True
         self._next = {name: array[length:].copy() for name, array in observations.items()}
         self._next_resets = resets[length].copy()

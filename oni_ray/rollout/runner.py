@@ -36,6 +36,7 @@ from oni_ray.rollout.failures import FailureReports, UnplayableTask
 from oni_ray.rollout.fragment import Fragment
 from oni_ray.rollout.games import Games
 from oni_ray.rollout.sender import CaptionSender
+from oni_ray.telemetry.phases import IDLE, RUNNER_PHASES, PhaseClock
 
 logger = logging.getLogger(__name__)
 COUNTS_INTERVAL_S = 5.0  # between two reports of how often captions occurred, where the store chooses by it
@@ -58,6 +59,7 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         self._spaces = kwargs.get("spaces")
         self._env_runner_state_server: Any = None
         self._weights_seq_no = 0
+        self._clock = PhaseClock(RUNNER_PHASES)
         self._lost_before = 0
         self._replaced_before = 0
         self.module: Any = None
@@ -102,7 +104,8 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
 
         Where the task cannot be played that is reported, and raised (in the driver) or the end of this process.
         """
-        self._pull_weights()
+        with self._clock("transfer"):
+            self._pull_weights()
         try:
             fragment = self._play()
         except UnplayableTask as failure:
@@ -115,10 +118,19 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
             self._failures.wait_for_all(self._ours.rollout.runners, self.config.delay_between_env_runner_restarts_s)
             sys.exit(1)
         if self._sender is not None:
+            self._clock.enter("captions")
             occurrences = np.bincount(fragment.caption_index.ravel(), minlength=len(fragment.captions))
             self._sender.offer(fragment.captions, occurrences)
+        self._clock.enter("transfer")
         self._log(fragment)
+        self._clock.enter(IDLE)
         return [fragment]
+
+    def sample_get_state_and_metrics(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """As RLlib's: a fragment's reference, the state without weights, and metrics; what they cost is measured."""
+        fragments = self.sample()
+        with self._clock("transfer"):
+            return ray.put(fragments), self.get_state(not_components=COMPONENT_RL_MODULE), self.get_metrics()
 
     def get_metrics(self) -> dict[str, Any]:
         """The metrics since the last call."""
@@ -171,7 +183,11 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         assert self.games is not None
         seed = [self._ours.run.seed, self.config.env_config["attempt"], self.worker_index, 1]
         self._collector = Collector(
-            self.games, self.module.network, self._ours.rollout.fragment_length, np.random.default_rng(seed)
+            self.games,
+            self.module.network,
+            self._ours.rollout.fragment_length,
+            np.random.default_rng(seed),
+            self._clock,
         )
         fragment = self._collector.collect(self._weights_seq_no, self.worker_index)
         if self._failures is not None:
@@ -201,6 +217,8 @@ class FragmentEnvRunner(EnvRunner, Checkpointable):
         log(("weights_seq_no_of_runner", str(self.worker_index)), self._weights_seq_no, window=1)
         empty = float((fragment.caption_index == 0).mean())
         log("empty_caption_share", empty, window=20)
+        for phase, seconds in self._clock.take().items():
+            log(("phase_seconds", phase), seconds, reduce="lifetime_sum")
         assert self.games is not None
         log("envs_replaced_lifetime", self.games.replaced - self._replaced_before, reduce="lifetime_sum")
         self._replaced_before = self.games.replaced

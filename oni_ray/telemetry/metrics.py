@@ -11,6 +11,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from oni_ray.telemetry.phases import LEARNER_PHASES, RUNNER_PHASES
+
+RUNNER_SECONDS = {phase: f"runner_{phase}_s" for phase in RUNNER_PHASES}
+LEARNER_SECONDS = {phase: f"learner_{phase}_s" for phase in LEARNER_PHASES}
+
 METRICS: dict[str, str] = {
     "seconds": "Seconds of training, over every resume, without start-up.",
     "env_steps": "Env steps sampled in all.",
@@ -71,6 +76,8 @@ METRICS: dict[str, str] = {
     "reward_loss": "Training loss of the reward model, or of rnd's predictor, at its last step.",
     "phi_mean": "Running mean of phi, by which the ranking reward is normalised.",
     "phi_deviation": "Running standard deviation of phi, by which the ranking reward is normalised.",
+    **{name: f"Seconds that all runners spent {RUNNER_PHASES[phase]}." for phase, name in RUNNER_SECONDS.items()},
+    **{name: f"Seconds that the learner spent {LEARNER_PHASES[phase]}." for phase, name in LEARNER_SECONDS.items()},
 }
 
 # Figures that are 0 when nothing has happened; the others are unknown until they are measured.
@@ -103,6 +110,8 @@ COUNTERS = [
     "texts_asked",
     "captions_per_s",
     "reward_labels",
+    *RUNNER_SECONDS.values(),
+    *LEARNER_SECONDS.values(),
 ]
 
 _RUNNER = {
@@ -175,6 +184,7 @@ def read_result(result: dict[str, Any]) -> dict[str, float]:
     row: dict[str, float] = {}
     runners = result.get("env_runners", {})
     _copy(row, runners, _RUNNER.items())
+    _copy(row, runners.get("phase_seconds", {}), RUNNER_SECONDS.items())
     _copy(row, runners.get("episode_ends", {}), _ENDS.items())
     _copy(row, runners.get("episode_sums", {}), [("success", "successes")])  # a continual task's do not end by it
     versions = runners.get("weights_seq_no_of_runner", {})
@@ -182,6 +192,7 @@ def read_result(result: dict[str, Any]) -> dict[str, float]:
         row["weights_seq_no_min"] = float(min(versions.values()))
     learners = result.get("learners", {})
     _copy(row, learners, ((name, name) for name in _LEARNER))
+    _copy(row, learners.get("phase_seconds", {}), LEARNER_SECONDS.items())
     _copy(row, learners.get("__all_modules__", {}), [("num_env_steps_trained_lifetime", "env_steps_trained")])
     _copy(row, learners.get("default_policy", {}), _MODULE.items())
     _copy(row, result.get("learner_group", {}), [("learner_group_ts_dropped_lifetime", "env_steps_dropped")])

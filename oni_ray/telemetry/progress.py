@@ -270,13 +270,14 @@ class Progress:
 
 
 class _CsvLog:
-    """progress.csv with one column for each metric; a resumed run appends."""
+    """progress.csv with one column for each metric; a resumed run appends to the columns that are there."""
 
     def __init__(self, path: Path) -> None:
-        fresh = not path.exists() or path.stat().st_size == 0
-        self._file = path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, fieldnames=list(METRICS), restval="", extrasaction="ignore")
-        if fresh:
+        self._file = path.open("a+", newline="")
+        self._file.seek(0)
+        there = next(csv.reader(self._file), None)
+        self._writer = csv.DictWriter(self._file, fieldnames=there or METRICS, restval="", extrasaction="ignore")
+        if not there:
             self._writer.writeheader()
 
     def write(self, row: dict[str, float]) -> None:
