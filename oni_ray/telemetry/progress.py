@@ -269,14 +269,19 @@ class Progress:
         return f"{limit}{stop.env_steps:,} steps   Ctrl-C saves and ends"
 
 
+_LONGEST_HEADER = 65_536  # characters
+
+
 class _CsvLog:
     """progress.csv with one column for each metric; a resumed run appends to the columns that are there."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a+", newline="")
         self._file.seek(0)
-        there = next(csv.reader(self._file), None)
-        self._writer = csv.DictWriter(self._file, fieldnames=there or METRICS, restval="", extrasaction="ignore")
+        header = next(csv.reader([self._file.readline(_LONGEST_HEADER)]), [])
+        there = "env_steps" in header  # not so after a crash that left zeros
+        columns = header if there else METRICS
+        self._writer = csv.DictWriter(self._file, fieldnames=columns, restval="", extrasaction="ignore")
         if not there:
             self._writer.writeheader()
 
