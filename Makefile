@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model train test lint format docs clean
+.PHONY: help setup model train test lint format docs bench bench-quick sample-factory clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Virtual environment with everything for a machine without a GPU
 
@@ -46,6 +46,21 @@ format: setup ## Format the code
 docs: setup ## Generate docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m oni_ray.config.reference > docs/configuration.md
 	$(BIN)/python -m oni_ray.telemetry.metrics > docs/metrics.md
+
+# Sample Factory needs other releases of gymnasium and numpy, so it has an environment of its own.
+sample-factory: .venv-sample-factory/.installed
+
+.venv-sample-factory/.installed: benchmarks/sample_factory_requirements.txt
+	$(PYTHON) -m venv .venv-sample-factory
+	.venv-sample-factory/bin/pip install --quiet --requirement $<
+	.venv-sample-factory/bin/pip install --quiet --no-deps nle==1.3.0
+	touch $@
+
+bench: model sample-factory ## Every benchmark, into benchmarks/results.json and docs/benchmarks.md: an hour on an idle machine
+	$(BIN)/python -m benchmarks
+
+bench-quick: model ## The main ratios with few and short turns, a few minutes
+	$(BIN)/python -m benchmarks --quick
 
 clean: ## Remove the virtual environment and caches, but no runs
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What the system costs, as ratios within one run on one machine: `python -m benchmarks` or `make bench`."""
