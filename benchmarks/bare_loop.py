@@ -11,10 +11,11 @@ import torch
 from nle.env.tasks import NetHackScore
 from torch import nn
 
-from oni_ray.config import Config, PolicySection
+from oni_ray.config import Config
 from oni_ray.envs.nethack import ACTION_KEYS
 from oni_ray.envs.observations import GlyphCropView
-from oni_ray.policy.network import ActorCritic, NetworkSpec
+from oni_ray.policy.network import ActorCritic, NetworkSpec, network_sizes
+from oni_ray.rollout.games import make_view
 
 
 def make_game(max_episode_steps: int) -> NetHackScore:
@@ -25,11 +26,6 @@ def make_game(max_episode_steps: int) -> NetHackScore:
         max_episode_steps=max_episode_steps,
         save_ttyrec_every=0,
     )
-
-
-def make_view(policy: PolicySection) -> GlyphCropView:
-    """What the network sees of a game."""
-    return GlyphCropView(policy.crop, policy.message_words, policy.message_vocabulary)
 
 
 class BareLoop:
@@ -47,8 +43,7 @@ class BareLoop:
         self._length, self._columns = rollout.fragment_length, rollout.envs_per_runner
         self._fragments = self._settings.batch_size // (self._length * self._columns)
         self._view = make_view(policy)
-        sizes = policy.model_dump(exclude={"crop", "message_words"})
-        self.network = ActorCritic(NetworkSpec(self._view.space, len(ACTION_KEYS), **sizes))
+        self.network = ActorCritic(NetworkSpec(self._view.space, len(ACTION_KEYS), **network_sizes(policy)))
         self._optimizer = torch.optim.Adam(
             self.network.parameters(), self._settings.lr, eps=self._settings.adam_eps, foreach=True
         )

@@ -1,17 +1,15 @@
-"""CPU seconds and peak memory of this process and everything that it started, Ray's processes among them."""
+"""CPU seconds of this process and everything that it started, Ray's processes among them."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import psutil
 
-from oni_ray.telemetry.memory import MB, memory_of, process_name
+from oni_ray.telemetry.memory import process_name
 
 
 @dataclass(frozen=True)
@@ -74,31 +72,3 @@ def cpu_by_process() -> dict[int, tuple[str, float]]:
             times = process.cpu_times()
             seconds[process.pid] = (name, times.user + times.system)
     return seconds
-
-
-@contextlib.contextmanager
-def peak_memory(interval_s: float = 0.5) -> Iterator[dict[str, int]]:
-    """Fills the yielded dict with the peak memory (proportional set size, MB) of each process while the block runs."""
-    peaks: dict[str, int] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        main = psutil.Process()
-        while True:
-            names: Counter[str] = Counter()
-            for process in [main, *main.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                    name = "main" if process.pid == main.pid else process_name(process.cmdline())
-                    names[name] += 1
-                    key = name if names[name] == 1 else f"{name} {names[name]}"
-                    peaks[key] = max(peaks.get(key, 0), memory_of(process) // MB)
-            if ended.wait(interval_s):
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield peaks
-    finally:
-        ended.set()
-        watcher.join()

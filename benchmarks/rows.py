@@ -1,13 +1,12 @@
 """A row of the benchmark table: two sides measured in turns within one run, and the ratio between them.
 
-Rows are kept in results.json, one a name, and printed into docs/benchmarks.md by `python -m benchmarks --write-docs`.
+Rows are kept in results.json, one a name, and printed into docs/benchmarks.md by `python -m benchmarks`.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,36 +42,6 @@ class Row:
     wall_s: dict[str, float] = field(default_factory=dict)
     cpu_s: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: str = ""
-
-
-def paired(
-    name: str,
-    ours: Callable[[], Sample],
-    baseline: Callable[[], Sample],
-    *,
-    unit: str,
-    command: str,
-    repeats: int = 3,
-    basis: Basis = "cpu",
-    notes: str = "",
-) -> Row:
-    """Measures both sides in turns, ours first in every other turn, and makes the row.
-
-    Args:
-        name, unit, command, notes: see `Row`.
-        ours, baseline: make one measurement each; called `repeats` times.
-        repeats: turns.
-        basis: whether a side's figure is units per CPU second or per second.
-    """
-    turns: list[tuple[Sample, Sample]] = []
-    for turn in range(repeats):
-        if turn % 2 == 0:
-            first = ours()
-            turns.append((first, baseline()))
-        else:
-            second = baseline()
-            turns.append((ours(), second))
-    return row_of_turns(name, turns, unit=unit, command=command, basis=basis, notes=notes)
 
 
 def row_of_turns(

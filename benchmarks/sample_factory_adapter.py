@@ -38,7 +38,7 @@ from benchmarks.rollout import side_config
 from oni_ray.config import Config
 from oni_ray.envs import make_env
 from oni_ray.envs.nethack import ACTION_KEYS
-from oni_ray.policy.network import ENCODERS, NetworkSpec
+from oni_ray.policy.network import ENCODERS, NetworkSpec, network_sizes
 from oni_ray.rollout.games import make_view
 
 TASK = "score"
@@ -107,8 +107,7 @@ class SharedEncoder(Encoder):
     def __init__(self, cfg: Any, space: gymnasium.spaces.Dict) -> None:
         super().__init__(cfg)
         policy = side_config(cfg.seed).policy
-        sizes = policy.model_dump(exclude={"crop", "message_words"})
-        self.encoder = ENCODERS[policy.encoder](NetworkSpec(space, len(ACTION_KEYS), **sizes))
+        self.encoder = ENCODERS[policy.encoder](NetworkSpec(space, len(ACTION_KEYS), **network_sizes(policy)))
         self._types = {name: torch.from_numpy(np.empty(0, part.dtype)).dtype for name, part in space.items()}
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:

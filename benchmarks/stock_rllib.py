@@ -20,10 +20,12 @@ from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from benchmarks.bare_loop import make_game, make_view
+from benchmarks.bare_loop import make_game
 from oni_ray.config import Config
-from oni_ray.learning.algorithms import SAMPLER_WAIT_S, network_sizes
+from oni_ray.learning.algorithms import SAMPLER_WAIT_S
 from oni_ray.policy.module import NETWORK, ActorCriticModule
+from oni_ray.policy.network import network_sizes
+from oni_ray.rollout.games import make_view
 
 shared_view = functools.cache(make_view)  # one table of message words a process, as in our runner
 

@@ -19,8 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from oni_ray.config import PolicySection, load_config
 from oni_ray.envs import make_env
 from oni_ray.envs.rendered_view import SIDE, RenderedView
-from oni_ray.learning.algorithms import algorithm_config, network_sizes
-from oni_ray.policy.network import ENCODERS, ActorCritic, NetworkSpec
+from oni_ray.learning.algorithms import algorithm_config
+from oni_ray.policy.network import ENCODERS, ActorCritic, NetworkSpec, network_sizes
 from oni_ray.policy.rendered import CELL, RenderedEncoder, character_images
 from oni_ray.rollout.collector import Collector
 from oni_ray.rollout.games import Games

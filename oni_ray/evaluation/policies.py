@@ -87,8 +87,8 @@ def load_network(config: Config, checkpoint: Path) -> ActorCritic:
     """
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-    from oni_ray.learning.algorithms import network_sizes
     from oni_ray.policy.module import NETWORK, ActorCriticModule
+    from oni_ray.policy.network import network_sizes
 
     # Ray warns of an argument that every RLModule's own constructor uses.
     logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)

@@ -14,12 +14,13 @@ from ray.rllib.algorithms.impala import IMPALA, IMPALAConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from oni_ray.config import Config, PolicySection
+from oni_ray.config import Config
 from oni_ray.learning.appo import AppoLearner
 from oni_ray.learning.connector import FragmentsToBatch
 from oni_ray.learning.impala import ImpalaLearner
 from oni_ray.learning.ppo import PPOLearner
 from oni_ray.policy.module import NETWORK, ActorCriticModule
+from oni_ray.policy.network import network_sizes
 from oni_ray.rollout.failures import FailureReports
 from oni_ray.rollout.runner import FragmentEnvRunner
 
@@ -106,16 +107,3 @@ def algorithm_config(
     )
     rllib.torch_skip_nan_gradients = True
     return rllib
-
-
-def network_sizes(policy: PolicySection) -> dict[str, Any]:
-    """The keyword arguments of `NetworkSpec` that the configuration decides."""
-    return {
-        "encoder": policy.encoder,
-        "glyph_embedding": policy.glyph_embedding,
-        "channels": policy.channels,
-        "message_vocabulary": policy.message_vocabulary,
-        "message_embedding": policy.message_embedding,
-        "core": policy.core,
-        "hidden_size": policy.hidden_size,
-    }

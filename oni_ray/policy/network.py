@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import torch
 from torch import nn
 
+from oni_ray.config import PolicySection
 from oni_ray.policy.rendered import RenderedEncoder
 
 State = dict[str, torch.Tensor]
@@ -142,3 +144,16 @@ class ActorCritic(nn.Module):
         layered = tuple(part.unsqueeze(0) for part in parts)
         output, after = self.core(features, layered if len(layered) == 2 else layered[0])
         return output, tuple(part.squeeze(0) for part in (after if isinstance(after, tuple) else (after,)))
+
+
+def network_sizes(policy: PolicySection) -> dict[str, Any]:
+    """The keyword arguments of `NetworkSpec` that the configuration decides."""
+    return {
+        "encoder": policy.encoder,
+        "glyph_embedding": policy.glyph_embedding,
+        "channels": policy.channels,
+        "message_vocabulary": policy.message_vocabulary,
+        "message_embedding": policy.message_embedding,
+        "core": policy.core,
+        "hidden_size": policy.hidden_size,
+    }
